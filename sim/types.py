@@ -1,0 +1,253 @@
+"""The words that the whole house shares: requests, sequences, and the two seams.
+
+A *workload* yields `Request`s. The scheduler wraps each in a `Sequence`, the part of it that
+changes, and asks an `Allocator` (a policy) for blocks and a `CostModel` for the time of a step.
+
+Every count named ``num_*`` is in tokens unless its name says blocks. Simulated time is an integer
+number of nanoseconds; names of such values end in ``_ns``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Clock = Callable[[], int]
+"""Returns the simulated time, ns."""
+
+
+class Content(Protocol):
+    """What a stream of tokens is, without spelling it out until someone needs the tokens."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the stream."""
+        ...
+
+    def block_keys(self, block_size: int) -> NDArray[np.int64]:
+        """Name every full block by the whole prefix that ends with it.
+
+        Returns
+        -------
+        int64 array of shape ``(num_tokens // block_size,)``. Two keys of one workload are equal
+        if and only if the two prefixes are equal, token for token.
+        """
+        ...
+
+    def token_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Tokens ``start`` to ``stop``, shape ``(stop - start,)``; equal prefixes, equal ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a workload: when it comes, what it holds, how much it makes the model write.
+
+    Attributes
+    ----------
+    request_id
+        Unique in its workload.
+    arrival_ns
+        When the request reaches the engine. In a closed loop, the first turn's arrival; later
+        turns come ``think_ns`` after the turn before them is done.
+    content
+        The prompt followed by the output that the model will write.
+    num_prompt_tokens, num_output_tokens
+        ``content`` is exactly as long as both together. With 0 output tokens the request ends
+        when its prompt is computed.
+    session_id
+        Requests with the same one are turns of one conversation, in order.
+    think_ns
+        Time between the end of the turn before and this one, where the trace tells it.
+    """
+
+    request_id: str
+    arrival_ns: int
+    content: Content
+    num_prompt_tokens: int
+    num_output_tokens: int
+    session_id: str | None = None
+    think_ns: int | None = None
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens whose KV is computed by the end: the last output token is never fed back."""
+        return self.num_prompt_tokens + max(self.num_output_tokens - 1, 0)
+
+
+class Sequence:
+    """A request in the engine: the part that changes while it is served.
+
+    Attributes
+    ----------
+    block_keys
+        Keys of the full blocks of prompt and output, in order (see `Content.block_keys`). An
+        allocator may use those of blocks that ``num_tokens`` covers. Under ``reuse="prefill"``
+        only blocks that lie in the prompt have one, so that no other block is ever cached.
+    num_tokens
+        Prompt and the tokens generated so far.
+    num_computed_tokens
+        Tokens whose KV is present; 0 again after a preemption.
+    num_cached_tokens
+        Tokens hit at first admission; -1 before it.
+    """
+
+    __slots__ = (
+        "block_keys",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_tokens",
+        "request",
+        "request_id",
+    )
+
+    def __init__(self, request: Request, block_keys: list[int]) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.block_keys = block_keys
+        self.num_tokens = request.num_prompt_tokens
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = -1
+        self.num_preemptions = 0
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.request_id}, {self.num_computed_tokens}/{self.num_tokens} computed)"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """What a lookup found: a leading run of cached blocks.
+
+    Attributes
+    ----------
+    block_ids
+        Physical blocks of the run, in order.
+    num_tokens
+        Tokens that the policy says need not be computed. Less than its hit blocks hold where a
+        whole prompt is hit, since at least the last token is always computed.
+    num_hit_blocks
+        Blocks hit, as the policy counts them (``len(block_ids)`` unless it miscounts, as vLLM
+        0.8.5's V0 can).
+    num_queried_blocks
+        Full blocks that were asked for, as vLLM's own counters count them.
+    """
+
+    block_ids: tuple[int, ...] = ()
+    num_tokens: int = 0
+    num_hit_blocks: int = 0
+    num_queried_blocks: int = 0
+
+
+NO_MATCH = PrefixMatch()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUsage:
+    """Blocks of a pool by state; ``used + free`` is always all of them.
+
+    ``cached`` blocks carry a key that a lookup can find; they may be used or free.
+    """
+
+    used: int
+    free: int
+    cached: int
+
+
+class Allocator(Protocol):
+    """A policy as the scheduler sees it.
+
+    A policy is made by ``Policy(num_blocks=..., block_size=..., clock=..., **options)`` where
+    ``num_blocks`` counts usable blocks. Every call takes time in proportion to the blocks that it
+    newly hands out, registers or gives back, never to the length of a block table.
+    """
+
+    num_blocks: int
+    block_size: int
+
+    def match_prefix(self, seq: Sequence) -> PrefixMatch:
+        """Find the longest prefix of ``seq`` that is cached. Changes nothing."""
+        ...
+
+    def allocate(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> bool:
+        """Give ``seq`` the matched blocks and room for ``num_tokens`` more to be computed.
+
+        ``match`` comes from `match_prefix` when a sequence is admitted and is `NO_MATCH` while it
+        runs. Returns False, and changes nothing, where there is no room.
+        """
+        ...
+
+    def cache_blocks(self, seq: Sequence) -> None:
+        """Take note that ``seq.num_computed_tokens`` has grown: a step is done."""
+        ...
+
+    def free(self, seq: Sequence) -> None:
+        """Let go of every block of ``seq``: it ended or is preempted."""
+        ...
+
+    def usage(self) -> BlockUsage:
+        """Count blocks by state."""
+        ...
+
+    def block_table(self, seq: Sequence) -> list[int]:
+        """Physical block ids of ``seq`` in order; empty if it holds none."""
+        ...
+
+    def max_request_blocks(self) -> int:
+        """Blocks that a request alone in the engine may come to hold."""
+        ...
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """An allocator that can show its whole state, for `verify` and drawings."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """State by the names that recorded logs use, as plain lists and numbers."""
+        ...
+
+
+class Batch:
+    """What one step computes, summed over its sequences: the input of a cost model.
+
+    Attributes
+    ----------
+    num_new_tokens
+        Tokens computed in this step.
+    num_attended_pairs
+        (query, key) pairs under causal attention: n new tokens after c present ones make
+        ``n * c + n * (n + 1) / 2``.
+    num_context_tokens
+        Keys read: the sum of c + n.
+    num_sequences
+        Sequences that take part.
+    """
+
+    __slots__ = ("num_attended_pairs", "num_context_tokens", "num_new_tokens", "num_sequences")
+
+    def __init__(self) -> None:
+        self.num_new_tokens = 0
+        self.num_attended_pairs = 0
+        self.num_context_tokens = 0
+        self.num_sequences = 0
+
+    def add(self, num_new_tokens: int, num_computed_tokens: int) -> None:
+        """Count a sequence that computes ``num_new_tokens`` after those present."""
+        self.num_new_tokens += num_new_tokens
+        self.num_attended_pairs += (
+            num_new_tokens * num_computed_tokens + num_new_tokens * (num_new_tokens + 1) // 2
+        )
+        self.num_context_tokens += num_computed_tokens + num_new_tokens
+        self.num_sequences += 1
+
+
+class CostModel(Protocol):
+    """Prices a step."""
+
+    def step_ns(self, batch: Batch) -> int:
+        """Time of the model's forward pass over ``batch``, ns; at least 1."""
+        ...
