@@ -1,0 +1,1 @@
+"""Prefix caching policies: one file, one policy, one name."""

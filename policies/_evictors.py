@@ -1,0 +1,141 @@
+"""The two LRU evictors of vLLM V0: orders over free cached blocks."""
+
+from __future__ import annotations
+
+import heapq
+from typing import ClassVar, Protocol
+
+
+class BlockMetadata:
+    """What an evictor knows of a free cached block.
+
+    Attributes
+    ----------
+    key
+        Key of the prefix that ends with the block.
+    num_hashed_tokens
+        Length of that prefix.
+    last_accessed_ns
+        Simulated time at which a request last held the block, ns.
+    """
+
+    __slots__ = ("key", "last_accessed_ns", "num_hashed_tokens")
+
+    def __init__(self, key: int, num_hashed_tokens: int, last_accessed_ns: int) -> None:
+        self.key = key
+        self.num_hashed_tokens = num_hashed_tokens
+        self.last_accessed_ns = last_accessed_ns
+
+
+class Evictor(Protocol):
+    """Chooses which free cached block loses its content."""
+
+    free_table: dict[int, BlockMetadata]
+
+    def add(self, block_id: int, metadata: BlockMetadata) -> None:
+        """Take in a block that nobody holds any more."""
+        ...
+
+    def remove(self, block_id: int) -> None:
+        """Give up a block that was hit."""
+        ...
+
+    def evict(self) -> tuple[int, int]:
+        """Remove the victim and return its id and key."""
+        ...
+
+    def snapshot(self) -> list[int]:
+        """Block ids in the order that recorded logs use."""
+        ...
+
+
+class ScanEvictor:
+    """Finds the victim by scanning the free table (vLLM 0.6.4's ``LRUEvictor``).
+
+    The table is in order of insertion, hence nearly in order of time; the scan stops at the first
+    block that is newer than the best so far. Of equally old blocks the one with the most hashed
+    tokens goes first, the tail of a prefix before its head. Where many blocks share a time stamp,
+    as those of one long request do, every eviction scans them all.
+    """
+
+    def __init__(self) -> None:
+        self.free_table: dict[int, BlockMetadata] = {}
+
+    def add(self, block_id: int, metadata: BlockMetadata) -> None:
+        """Append to the table, O(1)."""
+        self.free_table[block_id] = metadata
+
+    def remove(self, block_id: int) -> None:
+        """Delete from the table, O(1)."""
+        del self.free_table[block_id]
+
+    def evict(self) -> tuple[int, int]:
+        """Scan for the oldest and, among those, deepest block: O(blocks of one time stamp)."""
+        victim_id, victim = next(iter(self.free_table.items()))
+        for block_id, metadata in self.free_table.items():
+            if victim.last_accessed_ns < metadata.last_accessed_ns:
+                break
+            if victim.num_hashed_tokens < metadata.num_hashed_tokens:
+                victim_id, victim = block_id, metadata
+        del self.free_table[victim_id]
+        return victim_id, victim.key
+
+    def snapshot(self) -> list[int]:
+        """Block ids in order of insertion."""
+        return list(self.free_table)
+
+
+class HeapEvictor:
+    """Finds the victim in a heap with lazy deletion (``LRUEvictor`` since vLLM 0.7, here 0.8.5).
+
+    A hit removes its block from the free table only; its heap entry goes stale and is skipped when
+    it is popped. Once the heap is ``CLEANUP_THRESHOLD`` times longer than the table, it is rebuilt.
+    Ties: the most hashed tokens first, then the lowest block id.
+    """
+
+    CLEANUP_THRESHOLD: ClassVar[int] = 50
+
+    def __init__(self) -> None:
+        self.free_table: dict[int, BlockMetadata] = {}
+        self.heap: list[tuple[int, int, int, int]] = []
+
+    def add(self, block_id: int, metadata: BlockMetadata) -> None:
+        """Push an entry, O(log heap); amortised clean-up."""
+        self.free_table[block_id] = metadata
+        heapq.heappush(self.heap, self._entry(block_id, metadata))
+        if len(self.heap) > self.CLEANUP_THRESHOLD * len(self.free_table):
+            self.heap = [self._entry(*item) for item in self.free_table.items()]
+            heapq.heapify(self.heap)
+
+    def remove(self, block_id: int) -> None:
+        """Delete from the table and leave a stale entry in the heap, O(1)."""
+        del self.free_table[block_id]
+
+    def evict(self) -> tuple[int, int]:
+        """Pop until an entry still describes a free block."""
+        while True:
+            last_accessed_ns, _, block_id, key = heapq.heappop(self.heap)
+            metadata = self.free_table.get(block_id)
+            # vLLM compares the time alone. A block that is hit, released, evicted and released
+            # again within one time stamp would then be evicted under its old key.
+            if (
+                metadata is not None
+                and metadata.last_accessed_ns == last_accessed_ns
+                and metadata.key == key
+            ):
+                del self.free_table[block_id]
+                return block_id, key
+
+    def snapshot(self) -> list[int]:
+        """Block ids in the order of eviction."""
+        entries = sorted(self._entry(*item) for item in self.free_table.items())
+        return [block_id for _, _, block_id, _ in entries]
+
+    @staticmethod
+    def _entry(block_id: int, metadata: BlockMetadata) -> tuple[int, int, int, int]:
+        return (
+            metadata.last_accessed_ns,
+            -metadata.num_hashed_tokens,
+            block_id,
+            metadata.key,
+        )

@@ -1,0 +1,181 @@
+"""vLLM V1, 0.8.5: free queue through the blocks, hits as soon as a block is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from policies._free_queue import Block, FreeQueue
+from sim.types import BlockUsage, Clock, PrefixMatch, Sequence
+
+
+class VllmV1:
+    """Block pool and cache manager of vLLM V1.
+
+    What makes its bookkeeping cheap: a free cached block keeps its place in a linked list that
+    runs through the blocks, so a hit unlinks it in constant time and no structure is built for
+    eviction; a full block is registered once, when it is allocated; a duplicate of a cached block
+    is kept, so that block tables only ever grow at the end.
+
+    Blocks of a request are released tail first, which makes a prefix outlive its continuations.
+
+    Source: ``KVCacheManager``, ``BlockPool`` and ``FreeKVCacheBlockQueue`` of vLLM 0.8.5.post1.
+
+    Parameters
+    ----------
+    num_blocks
+        Usable blocks. The null block comes on top.
+    block_size
+        Tokens in a block.
+    clock
+        Not used: the order of the queue is the order of release.
+    null_block
+        Keep block 0 back as vLLM does, so that ids start at 1. Without it they start at 0, as in
+        drawings of the design.
+    """
+
+    source: ClassVar[str] = "vLLM 0.8.5.post1, V1 KVCacheManager"
+    variants: ClassVar[tuple[str, ...]] = (
+        "v1-0.8.5",
+        "scheduler-v1-0.8.5",
+        "vllm-0.8.5-v1-scheduler",
+    )
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        clock: Clock,
+        *,
+        null_block: bool = True,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        first = 1 if null_block else 0
+        self._blocks = [Block(block_id) for block_id in range(first + num_blocks)]
+        self.free_queue = FreeQueue(self._blocks[first:])
+        # Duplicates are kept, hence several blocks under one key; the oldest is the one hit.
+        self.cached: dict[int, dict[int, Block]] = {}
+        self._num_cached_blocks = 0
+        self.request_blocks: dict[str, list[Block]] = {}
+        # How many leading blocks of a request are registered already.
+        self._num_registered: dict[str, int] = {}
+
+    def match_prefix(self, seq: Sequence) -> PrefixMatch:
+        """Walk the keys until one is not cached; the last token is always left to compute."""
+        keys = seq.block_keys
+        block_size = self.block_size
+        num_candidates = min((seq.num_tokens - 1) // block_size, len(keys))
+        block_ids = []
+        for index in range(num_candidates):
+            block = self._lookup(keys[index])
+            if block is None:
+                break
+            block_ids.append(block.block_id)
+        return PrefixMatch(
+            block_ids=tuple(block_ids),
+            num_tokens=len(block_ids) * block_size,
+            num_hit_blocks=len(block_ids),
+            num_queried_blocks=num_candidates,
+        )
+
+    def allocate(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> bool:
+        """Take hits out of the queue, then victims from its front, then register full blocks."""
+        block_size = self.block_size
+        num_total = seq.num_computed_tokens + match.num_tokens + num_tokens
+        request_blocks = self.request_blocks.get(seq.request_id)
+        num_held = len(match.block_ids) + (len(request_blocks) if request_blocks else 0)
+        num_new_blocks = -(-num_total // block_size) - num_held
+        hits = [self._blocks[block_id] for block_id in match.block_ids]
+        if num_new_blocks > 0 or hits:
+            # A hit that nobody holds stands in the free queue: it cannot serve as a new block.
+            num_evictable_hits = sum(block.ref_count == 0 for block in hits)
+            if num_new_blocks > self.free_queue.num_blocks - num_evictable_hits:
+                return False
+            if request_blocks is None:
+                request_blocks = self.request_blocks[seq.request_id] = []
+                self._num_registered[seq.request_id] = len(hits)
+            for block in hits:
+                if block.ref_count == 0:
+                    self.free_queue.remove(block)
+                block.ref_count += 1
+            request_blocks.extend(hits)
+            for _ in range(num_new_blocks):
+                request_blocks.append(self._take_free_block())
+        self._register_full_blocks(seq, num_total)
+        return True
+
+    def cache_blocks(self, seq: Sequence) -> None:
+        """Do nothing: full blocks were registered when they were allocated."""
+
+    def free(self, seq: Sequence) -> None:
+        """Release tail first."""
+        blocks = self.request_blocks.pop(seq.request_id, [])
+        self._num_registered.pop(seq.request_id, None)
+        self._release(reversed(blocks))
+
+    def usage(self) -> BlockUsage:
+        """Count blocks by state; the null block is not counted."""
+        free = self.free_queue.num_blocks
+        return BlockUsage(self.num_blocks - free, free, self._num_cached_blocks)
+
+    def block_table(self, seq: Sequence) -> list[int]:
+        """Block ids of ``seq``, in order."""
+        return [block.block_id for block in self.request_blocks.get(seq.request_id, ())]
+
+    def max_request_blocks(self) -> int:
+        """All of them."""
+        return self.num_blocks
+
+    def snapshot(self) -> dict[str, Any]:
+        """Free queue in order, ids of blocks with a key, number of free blocks."""
+        return {
+            "free_queue": [block.block_id for block in self.free_queue],
+            "cached_blocks": [b.block_id for b in self._blocks if b.key is not None],
+            "num_free_blocks": self.free_queue.num_blocks,
+        }
+
+    def _release(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                self.free_queue.append(block)
+
+    def _take_free_block(self) -> Block:
+        block = self.free_queue.popleft()
+        if block.key is not None:
+            self._unregister(block.key, block)
+            block.key = None
+            self._num_cached_blocks -= 1
+        block.ref_count = 1
+        return block
+
+    def _register_full_blocks(self, seq: Sequence, num_tokens: int) -> None:
+        """Make the blocks that ``num_tokens`` fill hittable, before they are even computed."""
+        start = self._num_registered[seq.request_id]
+        stop = min(num_tokens // self.block_size, len(seq.block_keys))
+        if start >= stop:
+            return
+        blocks = self.request_blocks[seq.request_id]
+        for index in range(start, stop):
+            block = blocks[index]
+            block.key = seq.block_keys[index]
+            self._register(block.key, block)
+        self._num_cached_blocks += stop - start
+        self._num_registered[seq.request_id] = stop
+
+    def _lookup(self, key: int) -> Block | None:
+        same = self.cached.get(key)
+        return next(iter(same.values())) if same else None
+
+    def _register(self, key: int, block: Block) -> None:
+        self.cached.setdefault(key, {})[block.block_id] = block
+
+    def _unregister(self, key: int, block: Block) -> None:
+        same = self.cached[key]
+        del same[block.block_id]
+        if not same:
+            del self.cached[key]
+
+
+POLICY = VllmV1
