@@ -1,0 +1,160 @@
+"""The event loop: requests arrive, the engine steps. The only place that knows SimPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Literal
+
+import simpy
+
+from sim.recorder import Recorder
+from sim.scheduler import Scheduler, SchedulerConfig, Step
+from sim.types import Allocator, Clock, CostModel, Request, Sequence
+
+Process = Generator[simpy.Event, Any, None]
+Reuse = Literal["prefill", "all"]
+OnStep = Callable[[int, Step, Scheduler], None]
+
+
+class Engine:
+    """One engine instance with its own block pool, fed by an arrival process.
+
+    Time is simulated, in integer nanoseconds. A request that arrives no later than a step begins
+    takes part in it; a token appears at the end of the step that computes it; an idle engine
+    sleeps until the next arrival.
+
+    Parameters
+    ----------
+    make_allocator
+        Makes the policy's allocator, given the clock of this engine.
+    config
+        Limits of the scheduler.
+    cost
+        Prices each step.
+    recorder
+        Takes the rows.
+    reuse
+        ``all``: blocks filled while decoding are cached too. ``prefill``: only blocks that lie
+        wholly in a prompt are.
+    closed_loop
+        Send a turn of a session only when the turn before it has ended, ``think_ns`` later; a turn
+        without a think time comes at its own time stamp or when that turn ends, if that is later.
+    on_step
+        Called with the start of the step, the step and the scheduler, at the end of every step.
+    """
+
+    def __init__(
+        self,
+        make_allocator: Callable[[Clock], Allocator],
+        config: SchedulerConfig,
+        cost: CostModel,
+        recorder: Recorder,
+        *,
+        reuse: Reuse = "all",
+        closed_loop: bool = False,
+        on_step: OnStep | None = None,
+    ) -> None:
+        self._env = simpy.Environment()
+        self.allocator = make_allocator(self.now)
+        self.scheduler = Scheduler(config, self.allocator)
+        self._cost = cost
+        self._recorder = recorder
+        self._reuse = reuse
+        self._closed_loop = closed_loop
+        self._on_step = on_step
+        self._next_turn: dict[str, Request] = {}
+        self._wake_up: simpy.Event | None = None
+
+    def now(self) -> int:
+        """Read the simulated time, ns."""
+        return int(self._env.now)
+
+    def run(self, requests: Iterable[Request]) -> None:
+        """Serve ``requests``, which come in order of arrival, to the last one."""
+        if self._closed_loop:
+            requests = self._link_turns(requests)
+        self._env.process(self._arrivals(requests))
+        self._env.process(self._steps())
+        self._env.run()
+
+    def _link_turns(self, requests: Iterable[Request]) -> list[Request]:
+        """Hold back every turn but the first of each session."""
+        first_turns = []
+        last_turn: dict[str, Request] = {}
+        for request in requests:
+            before = last_turn.get(request.session_id) if request.session_id is not None else None
+            if before is None:
+                first_turns.append(request)
+            else:
+                self._next_turn[before.request_id] = request
+            if request.session_id is not None:
+                last_turn[request.session_id] = request
+        return first_turns
+
+    def _arrivals(self, requests: Iterable[Request]) -> Process:
+        for request in requests:
+            delay_ns = request.arrival_ns - self.now()
+            if delay_ns > 0:
+                yield self._env.timeout(delay_ns)
+            self._receive(request)
+
+    def _follow(self, turn: Request, delay_ns: int) -> Process:
+        if delay_ns > 0:
+            yield self._env.timeout(delay_ns)
+        self._receive(turn)
+
+    def _receive(self, request: Request) -> None:
+        self._recorder.arrived(request, self.now())
+        num_missing_blocks = self.scheduler.num_missing_blocks(request)
+        if num_missing_blocks:
+            num_blocks = self.allocator.max_request_blocks()
+            self._recorder.rejected(
+                request, f"needs {num_blocks + num_missing_blocks} of {num_blocks} blocks"
+            )
+            self._ended(request)
+            return
+        self.scheduler.add(Sequence(request, self._block_keys(request)))
+        if self._wake_up is not None:
+            self._wake_up.succeed()
+            self._wake_up = None
+
+    def _block_keys(self, request: Request) -> list[int]:
+        block_size = self.allocator.block_size
+        num_tokens = request.num_kv_tokens if self._reuse == "all" else request.num_prompt_tokens
+        keys = request.content.block_keys(block_size)
+        names: list[int] = keys[: num_tokens // block_size].tolist()
+        return names
+
+    def _steps(self) -> Process:
+        scheduler = self.scheduler
+        recorder = self._recorder
+        while True:
+            while not scheduler.has_work():
+                self._wake_up = self._env.event()
+                yield self._wake_up
+            # Arrivals due at this very moment are queued already: let them go first.
+            yield self._env.timeout(0)
+            start_ns = self.now()
+            step = scheduler.schedule()
+            for seq, _ in step.admitted:
+                recorder.admitted(seq, start_ns)
+            queues = (len(scheduler.running), len(scheduler.waiting))
+            end_ns = start_ns + self._cost.step_ns(step.batch)
+            recorder.snapshot_step(step, start_ns, end_ns, queues, self.allocator.usage)
+            yield self._env.timeout(end_ns - start_ns)
+            scheduler.complete(step)
+            recorder.stepped(step, end_ns)
+            if self._on_step is not None:
+                self._on_step(start_ns, step, scheduler)
+            for seq in step.finished:
+                self._ended(seq.request)
+
+    def _ended(self, request: Request) -> None:
+        turn = self._next_turn.pop(request.request_id, None)
+        if turn is None:
+            return
+        if turn.think_ns is not None:
+            delay_ns = turn.think_ns
+        else:
+            delay_ns = max(0, turn.arrival_ns - self.now())
+        self._env.process(self._follow(turn, delay_ns))

@@ -1,0 +1,134 @@
+"""Keeps one flat row per request, and one per step where asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.scheduler import Step
+from sim.types import BlockUsage, Request, Sequence
+
+UNKNOWN = -1
+"""Stands for a time that never came, ns."""
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What happened to one request; times in ns, `UNKNOWN` where the event never came."""
+
+    request: Request
+    arrival_ns: int
+    admitted_ns: int = UNKNOWN
+    first_token_ns: int = UNKNOWN
+    finished_ns: int = UNKNOWN
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    rejection: str = ""
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One engine step: when it began, how long it took, what it computed, what was left."""
+
+    start_ns: int
+    duration_ns: int
+    num_scheduled_seqs: int
+    num_new_tokens: int
+    num_admitted: int
+    num_preempted: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    num_cached_blocks: int
+
+
+class Recorder:
+    """Collects records while a run goes on.
+
+    Parameters
+    ----------
+    keep_steps
+        Keep a row for every step too; a long run has hundreds of thousands.
+    on_done
+        Called with the number of requests that have ended, after each one.
+    """
+
+    def __init__(
+        self, *, keep_steps: bool = False, on_done: Callable[[int], None] | None = None
+    ) -> None:
+        self.requests: list[RequestRecord] = []
+        self.steps: list[StepRecord] = []
+        self.num_steps = 0
+        self.num_preemptions = 0
+        self.num_block_queries = 0
+        self.num_block_hits = 0
+        self.end_ns = 0
+        self._keep_steps = keep_steps
+        self._on_done = on_done
+        self._num_done = 0
+        self._live: dict[str, RequestRecord] = {}
+
+    def arrived(self, request: Request, now_ns: int) -> None:
+        """Note an arrival."""
+        record = RequestRecord(request, now_ns)
+        self.requests.append(record)
+        self._live[request.request_id] = record
+
+    def rejected(self, request: Request, reason: str) -> None:
+        """Note that a request can never be served."""
+        self._live.pop(request.request_id).rejection = reason
+        self._done()
+
+    def admitted(self, seq: Sequence, now_ns: int) -> None:
+        """Note a first admission; later ones, after a preemption, do not count."""
+        record = self._live[seq.request_id]
+        if record.admitted_ns == UNKNOWN:
+            record.admitted_ns = now_ns
+            record.num_cached_tokens = seq.num_cached_tokens
+
+    def stepped(self, step: Step, end_ns: int) -> None:
+        """Note the end of a step."""
+        self.num_steps += 1
+        self.num_preemptions += len(step.preempted)
+        self.num_block_queries += step.num_block_queries
+        self.num_block_hits += step.num_block_hits
+        self.end_ns = end_ns
+        for seq in step.first_tokens:
+            self._live[seq.request_id].first_token_ns = end_ns
+        for seq in step.finished:
+            record = self._live.pop(seq.request_id)
+            record.finished_ns = end_ns
+            record.num_preemptions = seq.num_preemptions
+            self._done()
+
+    def snapshot_step(
+        self,
+        step: Step,
+        start_ns: int,
+        end_ns: int,
+        queues: tuple[int, int],
+        usage: Callable[[], BlockUsage],
+    ) -> None:
+        """Keep a row of the step, if steps are kept; ``queues`` is (running, waiting)."""
+        if not self._keep_steps:
+            return
+        blocks = usage()
+        self.steps.append(
+            StepRecord(
+                start_ns,
+                end_ns - start_ns,
+                len(step.scheduled),
+                step.batch.num_new_tokens,
+                len(step.admitted),
+                len(step.preempted),
+                queues[0],
+                queues[1],
+                blocks.used,
+                blocks.cached,
+            )
+        )
+
+    def _done(self) -> None:
+        self._num_done += 1
+        if self._on_done is not None:
+            self._on_done(self._num_done)

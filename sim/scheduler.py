@@ -1,0 +1,174 @@
+"""Continuous batching with chunked prefill and preemption: the rules of vLLM V1's scheduler.
+
+Source: ``Scheduler.schedule`` and ``update_from_output`` of vLLM 0.8.5.post1 (V1). Every policy
+runs under these rules, so that policies can be compared; vLLM V0 shipped with another scheduler.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from sim.types import NO_MATCH, Allocator, Batch, Request, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits of a step, by vLLM's names.
+
+    Attributes
+    ----------
+    max_num_seqs
+        Sequences that run at a time; 1 serves one request at a time.
+    max_num_batched_tokens
+        Tokens that a step may compute; longer prompts are prefilled in chunks.
+    long_prefill_token_threshold
+        Tokens of one sequence that a step may compute; 0 sets no limit.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    long_prefill_token_threshold: int = 0
+
+
+@dataclass(slots=True)
+class Step:
+    """What one scheduling step decided.
+
+    Attributes
+    ----------
+    scheduled
+        Sequences of the step and how many tokens each computes, in the order of the running list.
+    admitted
+        Sequences that left the waiting queue, for the first time or again, with the tokens that
+        were hit.
+    preempted
+        Sequences that lost their blocks and went back to the head of the queue.
+    first_tokens, finished
+        Sequences whose first, and whose last token came out at the end of the step.
+    num_block_queries, num_block_hits
+        vLLM's own prefix cache counters for the step: every lookup counts, retries too.
+    """
+
+    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
+    admitted: list[tuple[Sequence, int]] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+    first_tokens: list[Sequence] = field(default_factory=list)
+    finished: list[Sequence] = field(default_factory=list)
+    batch: Batch = field(default_factory=Batch)
+    num_block_queries: int = 0
+    num_block_hits: int = 0
+
+
+class Scheduler:
+    """Decides, step by step, which sequences compute how many tokens.
+
+    Attributes
+    ----------
+    waiting
+        Sequences without blocks, next to be admitted first.
+    running
+        Sequences with blocks in order of admission; the last one is preempted first.
+    """
+
+    def __init__(self, config: SchedulerConfig, allocator: Allocator) -> None:
+        self.config = config
+        self.allocator = allocator
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    def num_missing_blocks(self, request: Request) -> int:
+        """How many blocks too few the pool has for ``request`` even if it were alone."""
+        num_blocks = -(-request.num_kv_tokens // self.allocator.block_size)
+        return max(0, num_blocks - self.allocator.max_request_blocks())
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a sequence that fits (see `num_missing_blocks`)."""
+        self.waiting.append(seq)
+
+    def has_work(self) -> bool:
+        """Whether anything waits or runs."""
+        return bool(self.running or self.waiting)
+
+    def schedule(self) -> Step:
+        """Hand out the token budget of one step: running sequences first, then admissions."""
+        step = Step()
+        budget = self._schedule_running(step, self.config.max_num_batched_tokens)
+        # Blocks were short a moment ago: whoever is admitted now would be preempted next.
+        if not step.preempted:
+            self._admit_waiting(step, budget)
+        return step
+
+    def complete(self, step: Step) -> None:
+        """Apply the end of a step: tokens are computed, new ones come out, requests finish."""
+        allocator = self.allocator
+        for seq, num_new_tokens in step.scheduled:
+            seq.num_computed_tokens += num_new_tokens
+            allocator.cache_blocks(seq)
+        for seq, _ in step.scheduled:
+            if seq.num_computed_tokens < seq.num_tokens:
+                continue
+            request = seq.request
+            num_prompt_tokens = request.num_prompt_tokens
+            num_total_tokens = num_prompt_tokens + request.num_output_tokens
+            if seq.num_tokens < num_total_tokens:
+                seq.num_tokens += 1
+                if seq.num_tokens == num_prompt_tokens + 1:
+                    step.first_tokens.append(seq)
+            if seq.num_tokens == num_total_tokens:
+                step.finished.append(seq)
+                allocator.free(seq)
+        if step.finished:
+            done = {seq.request_id for seq in step.finished}
+            self.running = [seq for seq in self.running if seq.request_id not in done]
+
+    def _num_new_tokens(self, num_uncomputed: int, budget: int) -> int:
+        threshold = self.config.long_prefill_token_threshold
+        if 0 < threshold < num_uncomputed:
+            num_uncomputed = threshold
+        return min(num_uncomputed, budget)
+
+    def _schedule_running(self, step: Step, budget: int) -> int:
+        running = self.running
+        allocate = self.allocator.allocate
+        index = 0
+        while index < len(running) and budget > 0:
+            seq = running[index]
+            num_new_tokens = self._num_new_tokens(seq.num_tokens - seq.num_computed_tokens, budget)
+            while not allocate(seq, NO_MATCH, num_new_tokens):
+                victim = running.pop()
+                self._preempt(victim, step)
+                if victim is seq:
+                    return budget
+            step.scheduled.append((seq, num_new_tokens))
+            step.batch.add(num_new_tokens, seq.num_computed_tokens)
+            budget -= num_new_tokens
+            index += 1
+        return budget
+
+    def _preempt(self, seq: Sequence, step: Step) -> None:
+        self.allocator.free(seq)
+        seq.num_computed_tokens = 0
+        seq.num_preemptions += 1
+        self.waiting.appendleft(seq)
+        step.preempted.append(seq)
+
+    def _admit_waiting(self, step: Step, budget: int) -> None:
+        allocator = self.allocator
+        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+            seq = self.waiting[0]
+            match = allocator.match_prefix(seq)
+            step.num_block_queries += match.num_queried_blocks
+            step.num_block_hits += match.num_hit_blocks
+            num_new_tokens = self._num_new_tokens(seq.num_tokens - match.num_tokens, budget)
+            if not allocator.allocate(seq, match, num_new_tokens):
+                return
+            self.waiting.popleft()
+            self.running.append(seq)
+            seq.num_computed_tokens = match.num_tokens
+            if seq.num_cached_tokens < 0:
+                seq.num_cached_tokens = match.num_tokens
+            step.admitted.append((seq, match.num_tokens))
+            step.scheduled.append((seq, num_new_tokens))
+            step.batch.add(num_new_tokens, match.num_tokens)
+            budget -= num_new_tokens
