@@ -1,0 +1,78 @@
+import math
+
+import numpy as np
+import pytest
+
+from sim.errors import UsageError
+from workloads import ARRIVALS, retime, scale_rate
+from workloads.shared_prefix import shared_prefix
+
+REQUESTS = shared_prefix(num_requests=20_000, hit_rate=0, prompt=1, output=0).requests
+
+
+def gaps_s(requests):
+    return np.diff([request.arrival_ns for request in requests]) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("kind", "burstiness", "cv"),
+    [("poisson", 1, 1), ("gamma", 1, 1), ("gamma", 0.25, 2), ("gamma", 4, 0.5), ("constant", 1, 0)],
+)
+def test_rate_and_burstiness(kind, burstiness, cv):
+    requests = retime(REQUESTS, kind, rate=8, burstiness=burstiness, seed=1)
+    gaps = gaps_s(requests)
+    assert requests[0].arrival_ns == 0
+    assert gaps.mean() == pytest.approx(1 / 8, rel=0.05)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05, abs=1e-6)
+    assert gaps.min() >= 0
+    assert [r.request_id for r in requests] == [r.request_id for r in REQUESTS]
+    assert all(type(r.arrival_ns) is int for r in requests[:10])
+
+
+def test_the_seed_decides():
+    def times(seed):
+        return [r.arrival_ns for r in retime(REQUESTS[:9], "poisson", rate=1, seed=seed)]
+
+    assert times(0) == times(0)
+    assert times(0) != times(1)
+
+
+def test_trace_changes_nothing():
+    assert retime(REQUESTS) == REQUESTS
+    assert scale_rate(REQUESTS, 1) == REQUESTS
+
+
+def test_one_request_or_none():
+    for kind in set(ARRIVALS) - {"trace"}:
+        assert retime([], kind, rate=1) == ()
+        assert [r.arrival_ns for r in retime(REQUESTS[5:6], kind, rate=1)] == [0]
+    assert scale_rate([], 2) == ()
+
+
+def test_scale_rate():
+    twice = scale_rate(REQUESTS[:100], 2)
+    assert [r.arrival_ns for r in twice] == [round(r.arrival_ns / 2) for r in REQUESTS[:100]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("uniform", {}, "--arrival is 'uniform'"),
+        ("poisson", {}, "--arrival poisson needs a rate"),
+        ("poisson", {"rate": 0}, "--rate is 0"),
+        ("poisson", {"rate": math.nan}, "--rate is nan"),
+        ("poisson", {"rate": 1e-300}, "--rate 1e-300 spreads"),
+        ("poisson", {"rate": 1, "burstiness": 2}, "--burstiness 2 has no meaning"),
+        ("gamma", {"rate": 1, "burstiness": 0}, "--burstiness is 0"),
+        ("trace", {"rate": 1}, "--rate 1 has no meaning"),
+    ],
+)
+def test_options_are_checked(kind, options, said):
+    with pytest.raises(UsageError, match=f"^{said}"):
+        retime(REQUESTS[:9], kind, **options)
+
+
+@pytest.mark.parametrize("factor", [0, -1, math.inf, math.nan, 1e-300])
+def test_rate_scale_is_checked(factor):
+    with pytest.raises(UsageError, match=r"^--rate-scale "):
+        scale_rate(REQUESTS[:9], factor)

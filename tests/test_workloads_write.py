@@ -1,0 +1,94 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim.errors import UsageError
+from sim.types import Request
+from workloads import Workload, infinite_hit_rate, read_mooncake, write_mooncake
+from workloads.content import Interner, TokenIds
+from workloads.shared_prefix import shared_prefix
+
+ROWS = [
+    {"timestamp": 0, "input_length": 600, "output_length": 7, "hash_ids": [5, 6]},
+    {"timestamp": 0.25, "input_length": 1536, "output_length": 0, "hash_ids": [5, 6, 9]},
+    {"timestamp": 3, "input_length": 1100, "output_length": 9, "hash_ids": [5, 6, 9]},
+    {"timestamp": 3, "input_length": 700, "output_length": 1},
+]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "in.jsonl"
+    rows = [*ROWS, {**ROWS[0], "timestamp": 5, "request_id": "z", "session_id": "s", "delay": 1.5}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return read_mooncake(path)
+
+
+def facts(workload):
+    return [replace(request, content=None) for request in workload.requests]
+
+
+@pytest.mark.parametrize("trace_block_size", [512, 128, 16])
+def test_round_trip_loses_nothing_at_or_below_the_identity(trace, tmp_path, trace_block_size):
+    path = tmp_path / "out.jsonl"
+    assert write_mooncake(trace, path, trace_block_size=trace_block_size) == ()
+    again = read_mooncake(path, trace_block_size=trace_block_size)
+    assert facts(again) == facts(trace)
+    for block_size in (1, 16, 48, 128, 512, 1024):
+        assert infinite_hit_rate(again.requests, block_size) == infinite_hit_rate(
+            trace.requests, block_size
+        )
+    assert [entry.name for entry in tmp_path.iterdir() if ".part" in entry.name] == []
+
+
+def test_a_finer_identity_is_floored_to_trace_blocks(tmp_path):
+    workload = shared_prefix(num_requests=40, prompt=1000, num_prefixes=3)
+    path = tmp_path / "out.jsonl"
+    (loss,) = write_mooncake(workload, path, trace_block_size=64)
+    assert "whole trace blocks of 64 tokens" in loss
+    again = read_mooncake(path, trace_block_size=64)
+    assert facts(again) == facts(workload)
+    for block_size in (64, 128, 192):
+        assert infinite_hit_rate(again.requests, block_size) == infinite_hit_rate(
+            workload.requests, block_size
+        )
+    for block_size in (1, 16):
+        assert infinite_hit_rate(again.requests, block_size) < infinite_hit_rate(
+            workload.requests, block_size
+        )
+    assert write_mooncake(workload, path, trace_block_size=1) == ()
+    exact = read_mooncake(path, trace_block_size=1)
+    assert infinite_hit_rate(exact.requests, 7) == infinite_hit_rate(workload.requests, 7)
+
+
+def test_hits_on_outputs_are_lost_and_it_says_so(tmp_path):
+    interner = Interner()
+    tokens = np.arange(20, dtype=np.int64)
+    requests = (
+        Request("0", 0, TokenIds(tokens[:12], interner), 6, 6),
+        Request("1", 1, TokenIds(tokens, interner), 18, 2),
+    )
+    (loss,) = write_mooncake(Workload("w", requests), tmp_path / "out", trace_block_size=1)
+    assert "no ids for outputs" in loss
+
+
+def test_without_prefix_information_no_ids_are_written(trace, tmp_path):
+    path = tmp_path / "out.jsonl"
+    assert write_mooncake(replace(trace, has_prefix_info=False), path) == ()
+    assert "hash_ids" not in path.read_text()
+
+
+def test_what_cannot_be_written(trace, tmp_path):
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_mooncake(trace, tmp_path / "none" / "out.jsonl")
+    with pytest.raises(UsageError, match="--trace-block-size is 0"):
+        write_mooncake(trace, tmp_path / "out.jsonl", trace_block_size=0)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_mooncake(trace, "")
+    target = tmp_path / "folder"
+    target.mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_mooncake(trace, target)
+    assert [entry.name for entry in tmp_path.iterdir() if ".part" in entry.name] == []

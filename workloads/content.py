@@ -1,0 +1,207 @@
+"""What a token stream is: a path of shared segments, or explicit token ids."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.types import Content
+
+Ints = NDArray[np.int64]
+
+
+class _NamedPrefixes:
+    """A stream in which the prefix that ends with position p has a number, its name.
+
+    The name of the prefix serves as the key of the block that ends there and as the id of the
+    token there: both need only be equal where the prefixes are.
+    """
+
+    __slots__ = ("num_tokens",)
+    num_tokens: int
+
+    def names(self, positions: Ints) -> Ints:
+        """Name the prefixes that end with these positions, which ascend from 0 up."""
+        raise NotImplementedError
+
+    def runs(self, stop: int) -> tuple[Ints, Ints]:
+        """Give the bases and lengths of the segments of the first ``stop`` tokens.
+
+        Two segments of a workload have the same base or share no name, and a base always follows
+        the same prefix. The last segment is cut at ``stop``.
+        """
+        raise NotImplementedError
+
+    def block_keys(self, block_size: int) -> Ints:
+        """Name every full block; see `sim.types.Content.block_keys`."""
+        return self.names(np.arange(block_size - 1, self.num_tokens, block_size, dtype=np.int64))
+
+    def token_ids(self, start: int, stop: int) -> Ints:
+        """Tokens ``start`` to ``stop``; see `sim.types.Content.token_ids`."""
+        return self.names(np.arange(start, stop, dtype=np.int64))
+
+
+class Segments(_NamedPrefixes):
+    """A path of segments of any lengths.
+
+    The prefix that ends ``o`` tokens into segment j (from 0) is named ``bases[j] + o``.
+
+    Parameters
+    ----------
+    bases
+        First name of each segment, shape ``(k,)``. Ranges ``[base, base + length)`` of different
+        segments of one workload must not overlap, and a base belongs to one prefix only.
+    ends
+        Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
+    """
+
+    __slots__ = ("_bases", "_ends")
+
+    def __init__(self, bases: Ints, ends: Ints) -> None:
+        self._bases = bases
+        self._ends = ends
+        self.num_tokens = int(ends[-1]) if len(ends) else 0
+
+    def names(self, positions: Ints) -> Ints:
+        """Name the prefixes that end with these positions, which ascend from 0 up."""
+        segment = np.searchsorted(self._ends, positions, side="right")
+        starts = self._ends - np.diff(self._ends, prepend=0)
+        return (self._bases - starts)[segment] + positions
+
+    def runs(self, stop: int) -> tuple[Ints, Ints]:
+        """Give the bases and lengths of the segments of the first ``stop`` tokens."""
+        ends = np.minimum(self._ends, stop)
+        lengths = np.diff(ends, prepend=0)
+        present = lengths > 0
+        return self._bases[present], lengths[present]
+
+
+class UniformSegments(_NamedPrefixes):
+    """Segments of one length, the last of them possibly cut, then a tail of another's own.
+
+    This is a row of a trace with hash ids: it needs no list of ends, and no search in it.
+
+    Parameters
+    ----------
+    bases
+        First name of each segment, shape ``(ceil(num_head_tokens / segment_size),)``; may be a
+        view of an array for the whole trace.
+    segment_size
+        Tokens in a segment.
+    num_head_tokens
+        Tokens that the segments cover.
+    tail_base
+        First name of the tail.
+    num_tokens
+        Length of the stream, tail included.
+    """
+
+    __slots__ = ("_bases", "_num_head_tokens", "_segment_size", "_tail_base")
+
+    def __init__(
+        self, bases: Ints, segment_size: int, num_head_tokens: int, tail_base: int, num_tokens: int
+    ) -> None:
+        self._bases = bases
+        self._segment_size = segment_size
+        self._num_head_tokens = num_head_tokens
+        self._tail_base = tail_base
+        self.num_tokens = num_tokens
+
+    def names(self, positions: Ints) -> Ints:
+        """Name the prefixes that end with these positions, which ascend from 0 up."""
+        cut = int(np.searchsorted(positions, self._num_head_tokens))
+        segment, offset = np.divmod(positions[:cut], self._segment_size)
+        tail = positions[cut:] + (self._tail_base - self._num_head_tokens)
+        return np.concatenate((self._bases[segment] + offset, tail))
+
+    def runs(self, stop: int) -> tuple[Ints, Ints]:
+        """Give the bases and lengths of the segments of the first ``stop`` tokens."""
+        stop = min(stop, self.num_tokens)
+        num_head_tokens = min(stop, self._num_head_tokens)
+        num_segments = -(-num_head_tokens // self._segment_size)
+        bases = self._bases[:num_segments]
+        lengths = np.full(num_segments, self._segment_size, dtype=np.int64)
+        if num_segments:
+            lengths[-1] = num_head_tokens - (num_segments - 1) * self._segment_size
+        if stop > num_head_tokens:
+            bases = np.append(bases, self._tail_base)
+            lengths = np.append(lengths, stop - num_head_tokens)
+        return bases, lengths
+
+
+class Interner:
+    """Numbers chains of blocks: equal numbers if and only if equal chains, since nothing is hashed.
+
+    One interner serves a whole workload. It may serve several block sizes at once, because chains
+    of different block sizes differ in the length of their first block.
+    """
+
+    ROOT = -1
+    """Parent of a first block."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def key(self, parent: int, tokens: tuple[int, ...]) -> int:
+        """Give the number of the block of ``tokens`` that follows the chain numbered ``parent``."""
+        return self._keys.setdefault((parent, tokens), len(self._keys))
+
+
+class TokenIds:
+    """A stream given by its token ids.
+
+    Parameters
+    ----------
+    tokens
+        Shape ``(num_tokens,)``.
+    interner
+        The workload's own; keys made by different interners must not be compared.
+    """
+
+    __slots__ = ("_interner", "_tokens")
+
+    def __init__(self, tokens: Ints, interner: Interner) -> None:
+        self._tokens = tokens
+        self._interner = interner
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the stream."""
+        return len(self._tokens)
+
+    def block_keys(self, block_size: int) -> Ints:
+        """Name every full block; see `sim.types.Content.block_keys`."""
+        num_blocks = self.num_tokens // block_size
+        blocks = self._tokens[: num_blocks * block_size].reshape(num_blocks, block_size)
+        keys = np.empty(num_blocks, dtype=np.int64)
+        parent = Interner.ROOT
+        for index, block in enumerate(blocks.tolist()):
+            parent = keys[index] = self._interner.key(parent, tuple(block))
+        return keys
+
+    def token_ids(self, start: int, stop: int) -> Ints:
+        """Tokens ``start`` to ``stop``; see `sim.types.Content.token_ids`."""
+        return self._tokens[start:stop]
+
+
+def runs(content: Content, stop: int) -> tuple[Ints, Ints]:
+    """Split the first ``stop`` tokens of any content into runs of consecutive names.
+
+    Returns
+    -------
+    bases, lengths
+        Of the segments; a content without segments has a run per token.
+    """
+    if isinstance(content, _NamedPrefixes):
+        return content.runs(stop)
+    names = content.block_keys(1)[:stop]
+    return names, np.ones_like(names)
+
+
+def prefix_names(content: Content, positions: Ints) -> Ints:
+    """Name the prefixes of any content that end with these positions, which ascend from 0 up."""
+    if isinstance(content, _NamedPrefixes):
+        return content.names(positions)
+    return content.block_keys(1)[positions]
