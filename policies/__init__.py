@@ -1,1 +1,16 @@
-"""Prefix caching policies: one file, one policy, one name."""
+"""Prefix caching policies: one file, one policy, one name.
+
+A file of this folder that does not begin with an underscore is a policy; it names its class as
+``POLICY``. The class implements `sim.types.Allocator` and says where its rules come from:
+
+``source``
+    The release or paper that it follows.
+``variants``
+    Recorded logs (see `sim.verify`) that it reproduces.
+``num_reserved_blocks``
+    Physical blocks beyond the usable ones, such as vLLM V1's null block.
+"""
+
+from policies._registry import convert_args, load, make, names, options, variants
+
+__all__ = ["convert_args", "load", "make", "names", "options", "variants"]

@@ -17,6 +17,7 @@ class NoCaching:
 
     source: ClassVar[str] = "vLLM 0.8.5.post1, V1 with enable_prefix_caching=False"
     variants: ClassVar[tuple[str, ...]] = ()
+    num_reserved_blocks: ClassVar[int] = 1
 
     def __init__(self, num_blocks: int, block_size: int, clock: Clock) -> None:
         self.num_blocks = num_blocks

@@ -68,6 +68,7 @@ class VllmV0:
 
     source: ClassVar[str] = "vLLM 0.8.5.post1, V0 PrefixCachingBlockAllocator"
     variants: ClassVar[tuple[str, ...]] = ("v0-0.8.5",)
+    num_reserved_blocks: ClassVar[int] = 0
     evictor_class: ClassVar[type[Evictor]] = HeapEvictor
 
     def __init__(

@@ -40,6 +40,7 @@ class VllmV1:
         "scheduler-v1-0.8.5",
         "vllm-0.8.5-v1-scheduler",
     )
+    num_reserved_blocks: ClassVar[int] = 1
 
     def __init__(
         self,

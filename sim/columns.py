@@ -1,0 +1,126 @@
+"""The one list of every column of every table that a run writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Table = Literal["summary", "requests", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its table, name, pandas dtype, unit and meaning."""
+
+    table: Table
+    name: str
+    dtype: str
+    unit: str
+    meaning: str
+
+
+def _columns(table: Table, rows: str) -> tuple[Column, ...]:
+    parts = ([part.strip() for part in line.split("|")] for line in rows.strip().splitlines())
+    return tuple(Column(table, *part) for part in parts)
+
+
+COLUMNS: tuple[Column, ...] = (
+    *_columns(
+        "summary",
+        """
+        run_id | str | | hash of the configuration: same id, same bytes
+        workload | str | | trace file or generator
+        workload_args | str | | dials of the generator
+        policy | str | | allocator
+        policy_args | str | | options of the policy
+        block_size | int64 | tokens | block size of the engine
+        kv_capacity_tokens | int64 | tokens | usable blocks times block size
+        num_blocks | int64 | blocks | usable blocks of the pool
+        cost | str | | preset or file that priced the steps
+        reuse | str | | all, or prefill: which blocks are cached
+        arrival | str | | trace, or the process that replaced its time stamps
+        rate_scale | float64 | | factor by which arrivals were sped up
+        max_num_seqs | int64 | sequences | sequences that may run at a time
+        max_num_batched_tokens | int64 | tokens | tokens that a step may compute
+        long_prefill_token_threshold | int64 | tokens | the same for one sequence, 0: no limit
+        seed | int64 | | seed of generator and arrival process
+        num_requests | int64 | requests | requests that arrived
+        num_finished | int64 | requests | requests served to the last token
+        num_rejected | int64 | requests | requests that could never fit
+        num_preemptions | int64 | | times that a running request lost its blocks
+        num_steps | int64 | steps | engine steps
+        num_prompt_tokens | int64 | tokens | prompt tokens of the finished requests
+        num_output_tokens | int64 | tokens | output tokens of the finished requests
+        num_cached_tokens | int64 | tokens | prompt tokens hit at first admission
+        hit_rate | float64 | | cached / prompt tokens, each request once
+        infinite_hit_rate | float64 | | hit_rate of a cache that never evicts
+        block_hit_rate | float64 | | the same in full blocks of the prompts
+        mean_request_hit_rate | float64 | | mean over requests of cached / prompt tokens
+        share_requests_hit | float64 | | share of requests with any hit
+        last_half_hit_rate | float64 | | hit_rate over the last half of the requests, after warm-up
+        num_block_queries | int64 | blocks | blocks asked for, every lookup counted
+        num_block_hits | int64 | blocks | blocks found, every lookup counted
+        lookup_hit_rate | float64 | | num_block_hits / num_block_queries, as vLLM counts
+        makespan_s | float64 | s | simulated time to the end of the last step
+        request_throughput | float64 | requests/s | finished requests / makespan
+        output_throughput | float64 | tokens/s | output tokens / makespan
+        total_throughput | float64 | tokens/s | prompt and output tokens / makespan
+        queue_ms_mean | float64 | ms | arrival to first admission, mean
+        ttft_ms_mean | float64 | ms | time to first token, mean
+        ttft_ms_p50 | float64 | ms | time to first token, median
+        ttft_ms_p90 | float64 | ms | time to first token, 90th percentile
+        ttft_ms_p99 | float64 | ms | time to first token, 99th percentile
+        tpot_ms_mean | float64 | ms | time per output token after the first, mean over requests
+        tpot_ms_p50 | float64 | ms | time per output token after the first, median
+        tpot_ms_p90 | float64 | ms | time per output token after the first, 90th percentile
+        tpot_ms_p99 | float64 | ms | time per output token after the first, 99th percentile
+        e2e_s_mean | float64 | s | arrival to last token, mean
+        e2e_s_p50 | float64 | s | arrival to last token, median
+        e2e_s_p90 | float64 | s | arrival to last token, 90th percentile
+        e2e_s_p99 | float64 | s | arrival to last token, 99th percentile
+        """,
+    ),
+    *_columns(
+        "requests",
+        """
+        run_id | str | | run that the row belongs to
+        request_id | str | | id in the workload
+        status | str | | finished or rejected
+        rejection | str | | why it was rejected
+        num_prompt_tokens | int64 | tokens | length of the prompt
+        num_output_tokens | int64 | tokens | length of the output
+        num_cached_tokens | int64 | tokens | hit at first admission
+        num_preemptions | int64 | | times it lost its blocks
+        arrival_s | float64 | s | simulated time of arrival
+        admitted_s | float64 | s | simulated start of the step that first admitted it
+        first_token_s | float64 | s | simulated end of the step that made the first token
+        finished_s | float64 | s | simulated end of the step that made the last token
+        queue_ms | float64 | ms | arrival to first admission
+        ttft_ms | float64 | ms | arrival to first token
+        tpot_ms | float64 | ms | (e2e - ttft) / (output tokens - 1)
+        e2e_s | float64 | s | arrival to last token
+        """,
+    ),
+    *_columns(
+        "steps",
+        """
+        run_id | str | | run that the row belongs to
+        start_s | float64 | s | simulated start of the step
+        duration_ms | float64 | ms | simulated length of the step
+        num_scheduled_seqs | int64 | sequences | sequences that computed something
+        num_new_tokens | int64 | tokens | tokens computed
+        num_admitted | int64 | sequences | admissions, first or again
+        num_preempted | int64 | sequences | preemptions
+        num_running | int64 | sequences | running after scheduling
+        num_waiting | int64 | sequences | waiting after scheduling
+        num_used_blocks | int64 | blocks | held by requests
+        num_cached_blocks | int64 | blocks | with a key that can be hit, held or free
+        """,
+    ),
+)
+"""Every column of every table that a run writes, in order."""
+
+
+def columns_of(table: Table) -> list[Column]:
+    """List the columns of one table."""
+    return [column for column in COLUMNS if column.table == table]

@@ -1,0 +1,151 @@
+"""Tables of a run: requests, steps, and the summary row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.columns import Table, columns_of
+from sim.recorder import UNKNOWN, Recorder
+
+
+def make_frame(table: Table, data: dict[str, Any] | list[dict[str, Any]]) -> pd.DataFrame:
+    """Build a frame with exactly the columns and dtypes that `COLUMNS` names."""
+    columns = columns_of(table)
+    frame = pd.DataFrame(data, columns=[column.name for column in columns])
+    return frame.astype({column.name: column.dtype for column in columns})
+
+
+def request_table(recorder: Recorder, run_id: str) -> pd.DataFrame:
+    """Lay out one row per request, in order of arrival."""
+    records = recorder.requests
+    arrival = np.array([r.arrival_ns for r in records], dtype=np.int64)
+    times = {
+        "arrival_s": arrival / 1e9,
+        "admitted_s": _seconds([r.admitted_ns for r in records]),
+        "first_token_s": _seconds([r.first_token_ns for r in records]),
+        "finished_s": _seconds([r.finished_ns for r in records]),
+    }
+    num_output_tokens = np.array([r.request.num_output_tokens for r in records], dtype=np.int64)
+    later_tokens = np.where(num_output_tokens > 1, num_output_tokens - 1, np.nan)
+    return make_frame(
+        "requests",
+        {
+            "run_id": run_id,
+            "request_id": [r.request.request_id for r in records],
+            "status": ["rejected" if r.rejection else "finished" for r in records],
+            "rejection": [r.rejection for r in records],
+            "num_prompt_tokens": [r.request.num_prompt_tokens for r in records],
+            "num_output_tokens": num_output_tokens,
+            "num_cached_tokens": [r.num_cached_tokens for r in records],
+            "num_preemptions": [r.num_preemptions for r in records],
+            **times,
+            "queue_ms": _elapsed([r.admitted_ns for r in records], arrival) / 1e6,
+            "ttft_ms": _elapsed([r.first_token_ns for r in records], arrival) / 1e6,
+            "tpot_ms": _elapsed(
+                [r.finished_ns for r in records],
+                np.array([r.first_token_ns for r in records], dtype=np.int64),
+            )
+            / later_tokens
+            / 1e6,
+            "e2e_s": _elapsed([r.finished_ns for r in records], arrival) / 1e9,
+        },
+    )
+
+
+def step_table(recorder: Recorder, run_id: str) -> pd.DataFrame:
+    """Lay out one row per step, empty where steps were not kept."""
+    steps = recorder.steps
+    return make_frame(
+        "steps",
+        {
+            "run_id": [run_id] * len(steps),
+            "start_s": [s.start_ns / 1e9 for s in steps],
+            "duration_ms": [s.duration_ns / 1e6 for s in steps],
+            "num_scheduled_seqs": [s.num_scheduled_seqs for s in steps],
+            "num_new_tokens": [s.num_new_tokens for s in steps],
+            "num_admitted": [s.num_admitted for s in steps],
+            "num_preempted": [s.num_preempted for s in steps],
+            "num_running": [s.num_running for s in steps],
+            "num_waiting": [s.num_waiting for s in steps],
+            "num_used_blocks": [s.num_used_blocks for s in steps],
+            "num_cached_blocks": [s.num_cached_blocks for s in steps],
+        },
+    )
+
+
+def summarize(
+    recorder: Recorder, requests: pd.DataFrame, block_size: int, *, has_prefix_info: bool
+) -> dict[str, Any]:
+    """Measure a run by the field's usual numbers; rejected requests count for none of them.
+
+    Without prefix information in the workload every hit rate is not available, which is not zero.
+    """
+    finished = requests[requests["status"] == "finished"]
+    prompt = finished["num_prompt_tokens"].to_numpy()
+    cached = finished["num_cached_tokens"].to_numpy()
+    output = int(finished["num_output_tokens"].sum())
+    makespan_s = recorder.end_ns / 1e9
+    half = len(finished) // 2
+    row: dict[str, Any] = {
+        "num_requests": len(requests),
+        "num_finished": len(finished),
+        "num_rejected": len(requests) - len(finished),
+        "num_preemptions": recorder.num_preemptions,
+        "num_steps": recorder.num_steps,
+        "num_prompt_tokens": int(prompt.sum()),
+        "num_output_tokens": output,
+        "num_cached_tokens": int(cached.sum()),
+        "hit_rate": _ratio(cached.sum(), prompt.sum()),
+        "block_hit_rate": _ratio((cached // block_size).sum(), (prompt // block_size).sum()),
+        "mean_request_hit_rate": _ratio((cached / prompt).sum(), len(finished)),
+        "share_requests_hit": _ratio((cached > 0).sum(), len(finished)),
+        "last_half_hit_rate": _ratio(cached[half:].sum(), prompt[half:].sum()),
+        "num_block_queries": recorder.num_block_queries,
+        "num_block_hits": recorder.num_block_hits,
+        "lookup_hit_rate": _ratio(recorder.num_block_hits, recorder.num_block_queries),
+        "makespan_s": makespan_s,
+        "request_throughput": _ratio(len(finished), makespan_s),
+        "output_throughput": _ratio(output, makespan_s),
+        "total_throughput": _ratio(output + prompt.sum(), makespan_s),
+        "queue_ms_mean": _mean(finished["queue_ms"]),
+        **_distribution("ttft_ms", finished["ttft_ms"]),
+        **_distribution("tpot_ms", finished["tpot_ms"]),
+        **_distribution("e2e_s", finished["e2e_s"]),
+    }
+    if not has_prefix_info:
+        row.update({name: float("nan") for name in row if name.endswith("hit_rate")})
+    return row
+
+
+def _seconds(times_ns: list[int]) -> np.ndarray:
+    times = np.array(times_ns, dtype=np.int64)
+    return np.where(times == UNKNOWN, np.nan, times / 1e9)
+
+
+def _elapsed(times_ns: list[int], since_ns: np.ndarray) -> np.ndarray:
+    times = np.array(times_ns, dtype=np.int64)
+    known = (times != UNKNOWN) & (since_ns != UNKNOWN)
+    return np.where(known, times - since_ns, np.nan)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part) / float(whole) if whole else float("nan")
+
+
+def _mean(values: pd.Series[float]) -> float:
+    known = values.dropna()
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _distribution(name: str, values: pd.Series[float]) -> dict[str, float]:
+    known = values.dropna().to_numpy()
+    quantiles = np.quantile(known, (0.5, 0.9, 0.99)) if len(known) else [float("nan")] * 3
+    return {
+        f"{name}_mean": _mean(values),
+        f"{name}_p50": float(quantiles[0]),
+        f"{name}_p90": float(quantiles[1]),
+        f"{name}_p99": float(quantiles[2]),
+    }
