@@ -133,7 +133,8 @@ class Engine:
                 self._wake_up = self._env.event()
                 yield self._wake_up
             # Arrivals due at this very moment are queued already: let them go first.
-            yield self._env.timeout(0)
+            if self._env.peek() <= self._env.now:
+                yield self._env.timeout(0)
             start_ns = self.now()
             step = scheduler.schedule()
             for seq, _ in step.admitted:

@@ -1,0 +1,41 @@
+# make demo   environment, installation, and the main job on generated data: tables and plots in demo/
+# make test   environment, installation, and every check: ruff, mypy, all tests
+# make check  the checks alone
+# make clean  remove what the others made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/installed
+	$(BIN)/prefixsim sweep examples/demo.toml -o demo
+	$(BIN)/prefixsim plot demo
+
+test: $(VENV)/installed-dev check
+
+check:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'prefixsim needs Python 3.11 or newer; name one with make PYTHON=python3.12' >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo 'installing prefixsim into $(VENV) ...'
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo 'installing prefixsim and what its tests need into $(VENV) ...'
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/installed
+
+clean:
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,154 @@
+"""Command line options made from the settings of `sim.config.RunConfig`.
+
+A command that takes settings is written as a function of its own options and ``**chosen``;
+`with_settings` puts the settings in the place of ``chosen``. Values arrive as text and are parsed
+by `RunConfig`, so that the command line, TOML and Python say the same of a bad value.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import Field
+from typing import Annotated, Any
+
+import typer
+
+from sim.config import Group, kind_of, option_name, setting_of, settings
+from sim.errors import UsageError
+
+ARGS = {
+    "workload_args": (
+        "--workload-arg",
+        "Workload",
+        "Dial of the generator, repeatable: hit_rate=0.5 (see 'prefixsim workload generators').",
+    ),
+    "policy_args": (
+        "--policy-arg",
+        "Policy",
+        "Option of the policy, repeatable (see 'prefixsim policies').",
+    ),
+}
+_METAVARS = {str: "TEXT", int: "INTEGER", float: "NUMBER"}
+
+
+def with_settings(
+    groups: Collection[Group], *, many: bool = False, positional_workload: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the settings of ``groups`` as options.
+
+    Parameters
+    ----------
+    groups
+        Which settings.
+    many
+        Each option takes a comma list, for a grid.
+    positional_workload
+        The workload is the first argument instead of an option.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        positional = positional_workload and "Workload" in groups
+        added = [
+            _parameter(field, many, positional)
+            for field in settings()
+            if setting_of(field).group in groups
+        ]
+        added += [_args_parameter(name, many) for name, row in ARGS.items() if row[1] in groups]
+        parameters = [*added, *own] if positional else [*own, *added]
+
+        def wrapper(**values: Any) -> None:  # noqa: ANN401
+            own_names = {parameter.name for parameter in own}
+            chosen = {k: v for k, v in values.items() if k not in own_names and v is not None}
+            command(**{k: v for k, v in values.items() if k in own_names}, **chosen)
+
+        wrapper.__doc__ = command.__doc__
+        wrapper.__name__ = command.__name__
+        keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        vars(wrapper)["__signature__"] = inspect.Signature(keyword_only)
+        wrapper.__annotations__ = {p.name: p.annotation for p in keyword_only}
+        return wrapper
+
+    return decorate
+
+
+def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, str]:
+    """Split ``KEY=VALUE`` texts.
+
+    Raises
+    ------
+    UsageError
+        No ``=``, no key, or a key given twice.
+    """
+    parsed: dict[str, str] = {}
+    for pair in pairs or []:
+        key, separator, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not separator or not key:
+            raise UsageError(f"{option} {pair!r} must be KEY=VALUE, such as hit_rate=0.5.")
+        if key in parsed:
+            raise UsageError(f"{option} {key} is given twice; leave one out.")
+        parsed[key] = value.strip()
+    return parsed
+
+
+def settings_of(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Turn the options of a command into arguments of `RunConfig`."""
+    pairs = {name: parse_pairs(ARGS[name][0], chosen.get(name)) for name in ARGS}
+    return {**chosen, **pairs}
+
+
+def _parameter(field: Field[Any], many: bool, positional: bool) -> inspect.Parameter:
+    setting, kind = setting_of(field), kind_of(field)
+    option = option_name(field.name)
+    annotation: Any
+    default: Any = None
+    if field.name == "workload" and positional:
+        default = inspect.Parameter.empty
+        annotation = Annotated[str, typer.Argument(help=setting.help, show_default=False)]
+    elif kind is bool:
+        annotation = Annotated[
+            bool | None,
+            typer.Option(
+                option, help=setting.help, rich_help_panel=setting.group, show_default=False
+            ),
+        ]
+    else:
+        metavar = "|".join(setting.choices) if setting.choices else _METAVARS[kind]
+        annotation = Annotated[
+            str | None,
+            typer.Option(
+                option,
+                metavar=f"{metavar},..." if many else metavar,
+                help=setting.help
+                + ("" if field.default is None else f" (default: {field.default})"),
+                rich_help_panel=setting.group,
+                show_default=False,
+            ),
+        ]
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+def _args_parameter(name: str, many: bool) -> inspect.Parameter:
+    option, group, text = ARGS[name]
+    annotation: Any = Annotated[
+        list[str] | None,
+        typer.Option(
+            option,
+            metavar="KEY=VALUE,..." if many else "KEY=VALUE",
+            help=text,
+            rich_help_panel=group,
+            show_default=False,
+        ),
+    ]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )

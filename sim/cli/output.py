@@ -1,0 +1,133 @@
+"""How the command line speaks: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sim.columns import columns_of
+
+SHOWN = (
+    "hit_rate",
+    "infinite_hit_rate",
+    "num_cached_tokens",
+    "num_prompt_tokens",
+    "num_requests",
+    "num_finished",
+    "num_rejected",
+    "num_preemptions",
+    "ttft_ms_mean",
+    "ttft_ms_p50",
+    "ttft_ms_p99",
+    "tpot_ms_mean",
+    "e2e_s_mean",
+    "output_throughput",
+    "makespan_s",
+)
+"""What the summary of a run shows of its row; ``--json`` shows all."""
+
+
+def forgive_odd_characters() -> None:
+    """Let a lone surrogate in a trace be printed, escaped, instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def out() -> Console:
+    """Console for results; as wide as needed where it is not a terminal."""
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=200)
+
+
+def err() -> Console:
+    """Console for progress and warnings."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def complain(sentence: str) -> None:
+    """Say what is wrong."""
+    sys.stderr.write(f"prefixsim: error: {sentence}\n")
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Say what is doubtful."""
+    for sentence in sentences:
+        sys.stderr.write(f"prefixsim: warning: {sentence}\n")
+
+
+def note(sentence: str) -> None:
+    """Say what was done."""
+    sys.stderr.write(f"prefixsim: {sentence}\n")
+
+
+def print_json(data: object) -> None:
+    """Print one JSON document; NaN, which JSON lacks, becomes null."""
+    sys.stdout.write(json.dumps(_without_nan(data), indent=2, allow_nan=False) + "\n")
+
+
+def progress() -> Progress:
+    """Progress bar on stderr; nothing where that is not a terminal."""
+    console = err()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def show(value: object) -> str:
+    """Format a value for a table."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "n/a"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4f}" if abs(value) < 100 else f"{value:,.1f}"
+    return str(value)
+
+
+def table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
+    """Lay out a table; numbers to the right."""
+    grid = Table(title=title, title_justify="left")
+    materialized = [list(row) for row in rows]
+    for index, heading in enumerate(headings):
+        numeric = all(isinstance(row[index], int | float | None) for row in materialized)
+        grid.add_column(heading, justify="right" if numeric else "left")
+    for row in materialized:
+        grid.add_row(*(show(value) for value in row))
+    return grid
+
+
+def summary_table(title: str, summary: Mapping[str, Any]) -> Table:
+    """Show the main figures of a run with unit and meaning."""
+    columns = {column.name: column for column in columns_of("summary")}
+    grid = Table(title=title, title_justify="left")
+    for heading in ("figure", "value", "unit", "meaning"):
+        grid.add_column(heading, justify="right" if heading == "value" else "left")
+    for name in SHOWN:
+        column = columns[name]
+        grid.add_row(name, show(summary[name]), column.unit, column.meaning)
+    return grid
+
+
+def _without_nan(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _without_nan(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_without_nan(value) for value in data]
+    return None if isinstance(data, float) and math.isnan(data) else data

@@ -1,0 +1,149 @@
+"""``prefixsim sweep``: a grid of configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sim.cli.options import ARGS, parse_pairs, with_settings
+from sim.cli.output import complain, note, out, print_json, progress, table, warn
+from sim.config import RunConfig
+from sim.errors import UsageError
+
+_SHOWN = (
+    "policy",
+    "block_size",
+    "kv_capacity_tokens",
+    "hit_rate",
+    "infinite_hit_rate",
+    "ttft_ms_mean",
+    "tpot_ms_mean",
+    "output_throughput",
+    "num_preemptions",
+)
+
+
+@with_settings(
+    ("Workload", "Policy", "Engine", "Cost", "Arrivals"), many=True, positional_workload=False
+)
+def command(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE.toml]", help="Grid: a key per setting, lists are axes."),
+    ] = None,
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Results folder.")
+    ] = Path("results"),
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", metavar="N", help="Processes; default: all CPUs.")
+    ] = None,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Keep a table of every engine step too.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run again what the folder has already.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary rows as a JSON array.")
+    ] = False,
+    **chosen: Any,  # noqa: ANN401
+) -> None:
+    """Run every combination of the given values.
+
+    Options take comma lists and replace what FILE.toml says. A sweep that is run again goes on
+    where it stopped: points that the results folder has are not run twice. A point that fails is
+    reported and does not stop the others.
+    """
+    from sim import store, sweep  # noqa: PLC0415 - keeps --help quick
+
+    axes = sweep.read_axes(file) if file is not None else {}
+    axes.update(_axes(chosen))
+    if not axes:
+        raise UsageError(
+            "sweep has nothing to vary: name a FILE.toml or give options with comma lists, such "
+            "as --policy vllm_v0,vllm_v1."
+        )
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs {jobs} must be at least 1.")
+    configs = sweep.expand(axes)
+    for config in configs:
+        sweep.check(config)
+    results = store.ResultStore(output)
+    results.prepare()
+    failures: list[sweep.Outcome] = []
+    warnings: dict[str, None] = {}
+    with progress() as bar:
+        task = bar.add_task("sweeping", total=len(configs))
+
+        def on_outcome(outcome: sweep.Outcome) -> None:
+            bar.advance(task)
+            warnings.update(dict.fromkeys(outcome.warnings))
+            if outcome.summary is None:
+                failures.append(outcome)
+                complain(f"point {sweep.label(outcome.config)} failed: {outcome.failure}")
+
+        try:
+            outcomes = sweep.sweep(
+                configs,
+                results,
+                jobs=jobs or store.default_jobs(),
+                keep_steps=steps,
+                fresh=fresh,
+                on_outcome=on_outcome,
+            )
+        except KeyboardInterrupt:
+            note(f"interrupted; {output} keeps what is done, run the same command to go on.")
+            raise typer.Exit(130) from None
+    warn(warnings)
+    num_done = len(configs) - len(failures)
+    note(
+        f"{num_done} of {len(configs)} points are in {output} ({len(configs) - len(outcomes)} "
+        f"were there before); draw them with 'prefixsim plot {output}'."
+    )
+    if num_done:
+        results.write_tables()
+        _print(configs, results, as_json)
+    if failures:
+        raise typer.Exit(2 if all(failure.is_bad_input for failure in failures) else 1)
+
+
+def _axes(chosen: dict[str, Any]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for name, value in chosen.items():
+        if name in ARGS:
+            for key, text in parse_pairs(ARGS[name][0], value).items():
+                axes[f"{name}.{key}"] = _split(f"{ARGS[name][0]} {key}", text)
+        else:
+            axes[name] = value if isinstance(value, list) else _split(name, value)
+    return axes
+
+
+def _split(name: str, value: object) -> list[Any]:
+    if isinstance(value, bool):
+        return [value]
+    values = [part.strip() for part in str(value).split(",")]
+    if not all(values):
+        option = name if name.startswith("--") else "--" + name.replace("_", "-")
+        raise UsageError(f"{option} {value!r} has an empty value in its list; leave it out.")
+    return values
+
+
+def _print(configs: list[RunConfig], results: Any, as_json: bool) -> None:  # noqa: ANN401
+    from sim.experiment import VERSION  # noqa: PLC0415 - keeps --help quick
+
+    run_ids = {config.run_id(VERSION) for config in configs}
+    frame = results.summaries()
+    rows = frame[frame["run_id"].isin(run_ids)]
+    if as_json:
+        print_json(rows.to_dict(orient="records"))
+        return
+    varying = [
+        name
+        for name in ("workload", "workload_args", "policy_args", "max_num_seqs", "rate_scale")
+        if rows[name].nunique() > 1
+    ]
+    headings = [*varying, *_SHOWN]
+    out().print(table("", headings, rows[headings].to_numpy(dtype=object).tolist()))

@@ -1,0 +1,215 @@
+"""One run is one frozen configuration; this is the one list of its settings.
+
+The command line, TOML files of sweeps and the README's table are all made from these fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from sim.errors import UsageError
+
+Group = Literal["Workload", "Engine", "Policy", "Cost", "Arrivals"]
+Args = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of a field: how to parse, check and explain it."""
+
+    group: Group
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    optional: bool = False
+
+
+def _setting(default: Any, group: Group, help: str, **rules: Any) -> Any:  # noqa: ANN401
+    return field(default=default, metadata={"setting": Setting(group, help, **rules)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Everything that decides the result of a run.
+
+    Raises
+    ------
+    UsageError
+        A value of the wrong type or outside its range, named by its command line option.
+    """
+
+    workload: str = _setting("shared-prefix", "Workload", "Trace file, or name of a generator.")
+    workload_args: Args = field(default=())
+    num_requests: int | None = _setting(
+        None, "Workload", "Requests to read or generate.", minimum=1, optional=True
+    )
+    trace_block_size: int = _setting(
+        512, "Workload", "Tokens that one hash id of the trace stands for.", minimum=1
+    )
+    lenient: bool = _setting(
+        False, "Workload", "Skip and count bad rows of a trace instead of refusing it."
+    )
+    policy: str = _setting(
+        "vllm_v1", "Policy", "Policy by name (see 'prefixsim policies') or package.module:Class."
+    )
+    policy_args: Args = field(default=())
+    block_size: int = _setting(16, "Engine", "Tokens in a KV cache block.", minimum=1)
+    kv_capacity: str = _setting(
+        "auto",
+        "Engine",
+        "KV cache: tokens (163840), blocks (10000blocks), share of the workload's distinct prompt "
+        "tokens (5%), 'infinite', or 'auto': what the GPU has left at 90 % utilisation.",
+    )
+    reuse: str = _setting(
+        "all",
+        "Engine",
+        "Blocks that are cached: 'all', or only those of prompts ('prefill').",
+        choices=("all", "prefill"),
+    )
+    max_num_seqs: int = _setting(
+        256, "Engine", "Sequences that run at a time; 1 serves one request at a time.", minimum=1
+    )
+    max_num_batched_tokens: int = _setting(
+        8192, "Engine", "Tokens that a step computes at most.", minimum=1
+    )
+    long_prefill_token_threshold: int = _setting(
+        0, "Engine", "Tokens of one sequence that a step computes at most; 0: no limit.", minimum=0
+    )
+    model: str = _setting("llama-3-8b", "Cost", "Model of the cost preset.")
+    gpu: str = _setting("h100", "Cost", "GPU of the cost preset.")
+    cost: str | None = _setting(
+        None, "Cost", "Cost model file (JSON) instead of the preset's.", optional=True
+    )
+    arrival: str = _setting(
+        "trace",
+        "Arrivals",
+        "When requests arrive: as recorded, or by a process with --rate.",
+        choices=("trace", "poisson", "gamma", "constant"),
+    )
+    rate: float | None = _setting(
+        None, "Arrivals", "Requests per second of the process.", minimum=0.0, optional=True
+    )
+    burstiness: float = _setting(
+        1.0,
+        "Arrivals",
+        "Shape of the gamma process: 1 is Poisson, smaller is burstier.",
+        minimum=0.0,
+    )
+    rate_scale: float = _setting(
+        1.0, "Arrivals", "Speed up recorded arrivals by this factor.", minimum=0.0
+    )
+    sessions: str = _setting(
+        "open",
+        "Arrivals",
+        "Turns of a session come as recorded ('open') or after the turn before ('closed').",
+        choices=("open", "closed"),
+    )
+    seed: int = _setting(0, "Arrivals", "Seed of generator and arrival process.", minimum=0)
+
+    def __post_init__(self) -> None:
+        for setting_field in settings():
+            value = getattr(self, setting_field.name)
+            object.__setattr__(self, setting_field.name, _parse(setting_field, value))
+        for name in ("workload_args", "policy_args"):
+            object.__setattr__(self, name, _normalize_args(name, getattr(self, name)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, arguments as mappings."""
+        return {
+            **asdict(self),
+            "workload_args": dict(self.workload_args),
+            "policy_args": dict(self.policy_args),
+        }
+
+    def run_id(self, version: str) -> str:
+        """Name the run: equal only where configuration, input files and version are.
+
+        The content of trace and cost files counts, not where they lie.
+        """
+        data = self.to_dict()
+        for name in ("workload", "cost"):
+            path = data[name]
+            if path is not None and Path(path).is_file():
+                with Path(path).open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                data[name] = [Path(path).name, digest]
+        text = json.dumps([version, data], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def settings() -> tuple[Field[Any], ...]:
+    """List the fields that are settings, in the order of their definition."""
+    return tuple(f for f in fields(RunConfig) if "setting" in f.metadata)
+
+
+def setting_of(setting_field: Field[Any]) -> Setting:
+    """Look up what is known of a field."""
+    return cast(Setting, setting_field.metadata["setting"])
+
+
+def option_name(name: str) -> str:
+    """Spell a setting as a command line option."""
+    return "--" + name.replace("_", "-")
+
+
+def kind_of(setting_field: Field[Any]) -> type:
+    """Look up the type that a setting's value has when it is not left out."""
+    kinds = {"str": str, "int": int, "float": float, "bool": bool}
+    return kinds[str(setting_field.type).removesuffix(" | None")]
+
+
+def _normalize_args(name: str, args: object) -> Args:
+    pairs = args.items() if isinstance(args, Mapping) else cast(Args, args)
+    option = option_name(name).removesuffix("s")
+    seen: dict[str, str] = {}
+    for key, value in pairs:
+        if key in seen:
+            raise UsageError(f"{option} {key} is given twice; leave one out.")
+        seen[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return tuple(sorted(seen.items()))
+
+
+def _parse(setting_field: Field[Any], value: object) -> object:
+    setting, kind = setting_of(setting_field), kind_of(setting_field)
+    option = option_name(setting_field.name)
+    if value is None and setting.optional:
+        return None
+    parsed = _convert(kind, value)
+    if parsed is None:
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise UsageError(
+            f"{option} {value!r} must be {names[kind]}, such as {setting_field.default!r}."
+            if setting_field.default is not None
+            else f"{option} {value!r} must be {names[kind]}."
+        )
+    if setting.choices and parsed not in setting.choices:
+        raise UsageError(f"{option} {parsed!r} must be one of {', '.join(setting.choices)}.")
+    if setting.minimum is not None and isinstance(parsed, int | float):
+        # A rate or a factor of 0 would mean that nothing ever arrives.
+        if kind is float and parsed <= setting.minimum:
+            raise UsageError(f"{option} {parsed:g} must be greater than {setting.minimum:g}.")
+        if parsed < setting.minimum:
+            raise UsageError(f"{option} {parsed} must be at least {setting.minimum:g}.")
+    return parsed
+
+
+def _convert(kind: type, value: object) -> Any:  # noqa: ANN401
+    """Turn text or a number of TOML into ``kind``; None where it is none."""
+    if kind is bool:
+        texts = {"true": True, "false": False}
+        return texts.get(str(value).lower())
+    if kind is str:
+        return str(value) if isinstance(value, str | int | float) and value != "" else None
+    if isinstance(value, bool):
+        return None
+    try:
+        number = kind(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

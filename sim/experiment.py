@@ -1,0 +1,258 @@
+"""Puts a run together: workload, policy, scheduler, cost, engine, tables.
+
+One of the few modules that know policies and workloads as well as the simulator's core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any
+
+import pandas as pd
+
+import policies
+from sim.capacity import num_usable_blocks
+from sim.config import Args, RunConfig
+from sim.cost import load_cost
+from sim.engine import Engine
+from sim.presets import load_preset
+from sim.recorder import Recorder
+from sim.results import request_table, step_table, summarize
+from sim.scheduler import SchedulerConfig
+from sim.types import CostModel, Request
+from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
+
+VERSION = version("prefixsim")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run.
+
+    Attributes
+    ----------
+    config
+        What decided it.
+    run_id
+        Its name: a hash of configuration, input files and version.
+    summary
+        Its row of the summary table, see `sim.columns.COLUMNS`.
+    requests, steps
+        Its other tables; ``steps`` is empty unless steps were kept.
+    warnings
+        Sentences on what the workload or the configuration makes doubtful.
+    notes
+        Sentences on what was made, such as the hit rate that a generator achieved.
+    """
+
+    config: RunConfig
+    run_id: str
+    summary: dict[str, Any]
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def load_workload(config: RunConfig) -> Workload:
+    """Load the workload of a configuration, as recorded or generated."""
+    return _load_workload(
+        config.workload,
+        config.workload_args,
+        config.seed if config.workload in GENERATORS else 0,
+        num_requests=config.num_requests,
+        trace_block_size=config.trace_block_size,
+        lenient=config.lenient,
+        timed=config.arrival == "trace",
+    )
+
+
+@lru_cache(maxsize=2)
+def _load_workload(
+    source: str,
+    args: Args,
+    seed: int,
+    *,
+    num_requests: int | None,
+    trace_block_size: int,
+    lenient: bool,
+    timed: bool,
+) -> Workload:
+    """Keep the last workloads: the points of a sweep mostly share one."""
+    dial_values: dict[str, object] = dict(args)
+    if source in GENERATORS and "seed" in dials(source):
+        dial_values.setdefault("seed", seed)
+    return load(
+        source,
+        num_requests=num_requests,
+        trace_block_size=trace_block_size,
+        lenient=lenient,
+        timed=timed,
+        args=dial_values,
+    )
+
+
+@lru_cache(maxsize=8)
+def _infinite_hit_rate(requests: tuple[Request, ...], block_size: int, outputs: bool) -> float:
+    return infinite_hit_rate(requests, block_size, outputs=outputs)
+
+
+def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ...]:
+    """Apply arrival process and rate scale."""
+    requests = retime(
+        workload.requests,
+        config.arrival,
+        rate=config.rate,
+        burstiness=config.burstiness,
+        seed=config.seed,
+    )
+    return requests if config.rate_scale == 1 else scale_rate(requests, config.rate_scale)
+
+
+def num_blocks_of(config: RunConfig, workload: Workload) -> int:
+    """Resolve the capacity of a configuration to usable blocks."""
+    return num_usable_blocks(
+        config.kv_capacity,
+        config.block_size,
+        workload.requests,
+        num_distinct_tokens=lambda: workload.num_distinct_prompt_tokens,
+        num_gpu_tokens=lambda: load_preset(config.model, config.gpu).kv_capacity_tokens(),
+    )
+
+
+def cost_of(config: RunConfig) -> tuple[CostModel, str]:
+    """Load the cost model of a configuration and name it."""
+    if config.cost is not None:
+        return load_cost(config.cost), config.cost
+    return load_preset(config.model, config.gpu).cost, f"{config.model}/{config.gpu}"
+
+
+def run(
+    config: RunConfig,
+    *,
+    keep_steps: bool = False,
+    on_start: Callable[[int], None] | None = None,
+    on_done: Callable[[int], None] | None = None,
+) -> Run:
+    """Simulate one configuration.
+
+    Parameters
+    ----------
+    config
+        What to simulate.
+    keep_steps
+        Fill the table of steps too.
+    on_start, on_done
+        Called with the number of requests, and with the number that have ended after each one.
+
+    Raises
+    ------
+    UsageError
+        The workload, policy, cost or capacity cannot be used.
+    """
+    workload = load_workload(config)
+    requests = prepare_requests(config, workload)
+    num_blocks = num_blocks_of(config, workload)
+    cost, cost_name = cost_of(config)
+    recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
+    engine = Engine(
+        lambda clock: policies.make(
+            config.policy,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            clock=clock,
+            args=dict(config.policy_args),
+        ),
+        SchedulerConfig(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.long_prefill_token_threshold,
+        ),
+        cost,
+        recorder,
+        reuse="prefill" if config.reuse == "prefill" else "all",
+        closed_loop=config.sessions == "closed",
+    )
+    if on_start is not None:
+        on_start(len(requests))
+    engine.run(requests)
+    run_id = config.run_id(VERSION)
+    table = request_table(recorder, run_id)
+    ceiling = (
+        _infinite_hit_rate(workload.requests, config.block_size, config.reuse == "all")
+        if workload.has_prefix_info
+        else float("nan")
+    )
+    summary = {
+        "run_id": run_id,
+        "workload": workload.name,
+        "workload_args": _show_args(config.workload_args),
+        "policy": config.policy,
+        "policy_args": _show_args(config.policy_args),
+        "block_size": config.block_size,
+        "kv_capacity_tokens": num_blocks * config.block_size,
+        "num_blocks": num_blocks,
+        "cost": cost_name,
+        "reuse": config.reuse,
+        "arrival": _show_arrival(config),
+        "rate_scale": config.rate_scale,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "long_prefill_token_threshold": config.long_prefill_token_threshold,
+        "seed": config.seed,
+        "infinite_hit_rate": ceiling,
+        **summarize(recorder, table, config.block_size, has_prefix_info=workload.has_prefix_info),
+    }
+    return Run(
+        config,
+        run_id,
+        summary,
+        table,
+        step_table(recorder, run_id),
+        (*workload.warnings, *_doubts(config, workload, summary)),
+        workload.notes,
+    )
+
+
+def _doubts(config: RunConfig, workload: Workload, summary: dict[str, Any]) -> list[str]:
+    """Say what the numbers of this run cannot mean."""
+    doubts = []
+    if not workload.has_prefix_info:
+        doubts.append(
+            f"{workload.name} says nothing about shared prefixes: the hit rate is not available, "
+            "which is not 0."
+        )
+    elif config.block_size < workload.identity_block_size:
+        doubts.append(
+            f"{workload.name} tells prefixes apart in blocks of {workload.identity_block_size} "
+            f"tokens: sharing below that does not show, so the hit rate at --block-size "
+            f"{config.block_size} is a lower bound; use a trace with finer ids to compare small "
+            "block sizes."
+        )
+    elif config.block_size % workload.identity_block_size:
+        doubts.append(
+            f"--block-size {config.block_size} is no multiple of the "
+            f"{workload.identity_block_size}-token blocks of {workload.name}: a block that ends "
+            "inside one counts as shared only if that one is."
+        )
+    if summary["num_rejected"]:
+        doubts.append(
+            f"{summary['num_rejected']} of {summary['num_requests']} requests can never fit in "
+            f"{summary['num_blocks']} blocks and were rejected; no rate counts them."
+        )
+    return doubts
+
+
+def _show_args(args: Args) -> str:
+    return ",".join(f"{key}={value}" for key, value in args)
+
+
+def _show_arrival(config: RunConfig) -> str:
+    if config.arrival == "trace":
+        return "trace" if config.sessions == "open" else "trace, closed loop"
+    shape = f" burstiness={config.burstiness:g}" if config.arrival == "gamma" else ""
+    closed = "" if config.sessions == "open" else ", closed loop"
+    return f"{config.arrival} {config.rate:g}/s{shape}{closed}"
