@@ -31,6 +31,8 @@ COLUMNS: tuple[Column, ...] = (
         run_id | str | | hash of the configuration: same id, same bytes
         workload | str | | trace file or generator
         workload_args | str | | dials of the generator
+        trace_block_size | int64 | tokens | tokens that a hash id of the trace stands for
+        lenient | bool | | whether bad rows of the trace were skipped
         policy | str | | allocator
         policy_args | str | | options of the policy
         block_size | int64 | tokens | block size of the engine

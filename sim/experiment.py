@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -61,6 +62,7 @@ def load_workload(config: RunConfig) -> Workload:
     """Load the workload of a configuration, as recorded or generated."""
     return _load_workload(
         config.workload,
+        _fingerprint(config.workload),
         config.workload_args,
         config.seed if config.workload in GENERATORS else 0,
         num_requests=config.num_requests,
@@ -70,9 +72,19 @@ def load_workload(config: RunConfig) -> Workload:
     )
 
 
+def _fingerprint(source: str) -> tuple[str, int, int] | None:
+    """Tell a file from what it was when it was last read; None for a generator."""
+    path = Path(source)
+    if source in GENERATORS or not path.is_file():
+        return None
+    status = path.stat()
+    return str(path.resolve()), status.st_size, status.st_mtime_ns
+
+
 @lru_cache(maxsize=2)
 def _load_workload(
     source: str,
+    fingerprint: tuple[str, int, int] | None,
     args: Args,
     seed: int,
     *,
@@ -190,6 +202,8 @@ def run(
         "run_id": run_id,
         "workload": workload.name,
         "workload_args": _show_args(config.workload_args),
+        "trace_block_size": config.trace_block_size,
+        "lenient": config.lenient,
         "policy": config.policy,
         "policy_args": _show_args(config.policy_args),
         "block_size": config.block_size,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from sim.errors import UsageError
 from sim.types import NO_MATCH, Allocator, Batch, Request, Sequence
 
 
@@ -29,6 +30,16 @@ class SchedulerConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     long_prefill_token_threshold: int = 0
+
+    def __post_init__(self) -> None:
+        for name, minimum in (
+            ("max_num_seqs", 1),
+            ("max_num_batched_tokens", 1),
+            ("long_prefill_token_threshold", 0),
+        ):
+            # With a limit of 0 nothing would ever be computed, and the engine would not stop.
+            if getattr(self, name) < minimum:
+                raise UsageError(f"{name} is {getattr(self, name)} but must be at least {minimum}.")
 
 
 @dataclass(slots=True)

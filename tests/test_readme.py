@@ -64,7 +64,7 @@ def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = [
         {"timestamp": t, "input_length": 1200, "output_length": 3, "hash_ids": [0, i, 10 + t]}
-        for t, i in enumerate((1, 1, 2, 2, 1))
+        for t, i in enumerate([1, 1, 2, 2, 1] * 12)
     ]
     for name in ("trace.jsonl", "conversation_trace.jsonl"):
         Path(name).write_text("\n".join(map(json.dumps, rows)))

@@ -7,6 +7,7 @@ import pytest
 
 from sim.config import RunConfig
 from sim.errors import UsageError
+from sim.experiment import run
 from sim.store import ResultStore
 from sim.sweep import expand, read_axes, sweep
 
@@ -109,3 +110,11 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         ResultStore(tmp_path / "file").prepare()
+
+
+def test_a_trace_that_has_changed_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = '{"timestamp": 0, "input_length": 8, "output_length": 1, "hash_ids": [0]}\n'
+    for count in (1, 2, 3):
+        (tmp_path / "trace.jsonl").write_text(row * count)
+        assert run(RunConfig(workload="trace.jsonl")).summary["num_requests"] == count

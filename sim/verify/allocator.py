@@ -37,7 +37,7 @@ class _Replay:
 
     def __init__(self, log: Log, policy: str) -> None:
         self._log = log
-        self._block_size = int(log.setting("block_size"))
+        self._block_size = log.number("block_size", minimum=1)
         self._now_ns = 0
         self._tokens: dict[str, list[int]] = {}
         self._sequences: dict[str, Sequence] = {}
@@ -134,8 +134,8 @@ def make_allocator(log: Log, policy: str, clock: Callable[[], int]) -> Allocator
     takes_watermark = "watermark" in policies.options(policy_class)
     return policies.make(
         policy,
-        num_blocks=int(log.setting("num_blocks")) - num_reserved_blocks,
-        block_size=int(log.setting("block_size")),
+        num_blocks=log.number("num_blocks", minimum=1) - num_reserved_blocks,
+        block_size=log.number("block_size", minimum=1),
         clock=clock,
         # V0 was recorded without a watermark, which is not its default.
         args={"watermark": float(watermark or 0.0)} if takes_watermark else {},

@@ -29,14 +29,14 @@ class Traces:
         path = self._find(log)
         if path not in self._requests:
             self._requests[path] = load(str(path)).requests
-        start, count = int(log.setting("start")), int(log.setting("count"))
+        start, count = log.number("start"), log.number("count", minimum=1)
         requests = self._requests[path][start : start + count]
         if len(requests) < count:
             raise UsageError(
                 f"{log.path}:1: requests {start} to {start + count} are asked for and {path} has "
                 f"{len(self._requests[path])}; give the trace that was recorded."
             )
-        first_ns = requests[0].arrival_ns if requests else 0
+        first_ns = requests[0].arrival_ns
         return [replace(r, arrival_ns=r.arrival_ns - first_ns) for r in requests]
 
     def _find(self, log: Log) -> Path:
@@ -58,21 +58,22 @@ class Traces:
 
 def replay(log: Log, policy: str, traces: Traces) -> Iterator[Divergence]:
     """Run the slice and compare every request and the summary."""
+    log.check_kinds("request", "summary")
     requests = traces.slice(log)
     recorder = Recorder()
     engine = Engine(
         lambda clock: make_allocator(log, policy, clock),
         scheduler_config(log),
         LinearCost(
-            step_base_ns=int(log.setting("step_base_ns")),
-            step_per_token_ns=int(log.setting("step_per_token_ns")),
-            step_per_seq_ns=int(log.setting("step_per_seq_ns")),
+            step_base_ns=log.number("step_base_ns"),
+            step_per_token_ns=log.number("step_per_token_ns"),
+            step_per_seq_ns=log.number("step_per_seq_ns"),
         ),
         recorder,
     )
     engine.run(requests)
     records = {record.request.request_id: record for record in recorder.requests}
-    start = int(log.setting("start"))
+    start = log.number("start")
     for number, line in log.of_kind("request"):
         index = line["index"]
         if not start <= index < start + len(requests):

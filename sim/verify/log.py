@@ -59,6 +59,25 @@ class Log:
             )
         return self.config[name]
 
+    def number(self, name: str, default: int | None = None, *, minimum: int = 0) -> int:
+        """Look up a whole number of the configuration, required unless it has a default."""
+        value = self.setting(name) if default is None else self.config.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise UsageError(
+                f"{self.path}:1: {name} is {value!r} but must be a whole number of at least "
+                f"{minimum}."
+            )
+        return value
+
+    def check_kinds(self, *kinds: str) -> None:
+        """Refuse lines that would be passed over."""
+        for number, line in self.lines:
+            if line.get("kind") not in kinds:
+                raise UsageError(
+                    f"{self.path}:{number}: kind {line.get('kind')!r} is unknown; the lines of "
+                    f"this log are of kind {' or '.join(kinds)}."
+                )
+
     def of_kind(self, kind: str) -> Iterator[tuple[int, Line]]:
         """Yield the numbered lines of one kind."""
         return ((number, line) for number, line in self.lines if line.get("kind") == kind)

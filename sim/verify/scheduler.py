@@ -16,7 +16,8 @@ from workloads.content import Interner, TokenIds
 
 def replay(log: Log, policy: str) -> Iterator[Divergence]:
     """Add the requests at the steps that the log names and compare every step."""
-    block_size = int(log.setting("block_size"))
+    log.check_kinds("request", "step")
+    block_size = log.number("block_size", minimum=1)
     step_index = 0
     allocator = make_allocator(log, policy, lambda: step_index)
     scheduler = Scheduler(scheduler_config(log), allocator)
@@ -53,9 +54,9 @@ def replay(log: Log, policy: str) -> Iterator[Divergence]:
 def scheduler_config(log: Log) -> SchedulerConfig:
     """Limits of the scheduler, as the log states them."""
     return SchedulerConfig(
-        max_num_seqs=int(log.setting("max_num_seqs")),
-        max_num_batched_tokens=int(log.setting("max_num_batched_tokens")),
-        long_prefill_token_threshold=int(log.config.get("long_prefill_token_threshold", 0)),
+        max_num_seqs=log.number("max_num_seqs", minimum=1),
+        max_num_batched_tokens=log.number("max_num_batched_tokens", minimum=1),
+        long_prefill_token_threshold=log.number("long_prefill_token_threshold", 0),
     )
 
 
