@@ -245,6 +245,36 @@ class Batch:
         self.num_sequences += 1
 
 
+@dataclass(slots=True)
+class OperationCounts:
+    """What a policy did so far, counted where it does it; what its overhead is made of.
+
+    Attributes
+    ----------
+    dict_operations
+        Lookups, insertions and deletions in maps by key, block or request.
+    pointer_updates
+        Pointers of a linked list that were set.
+    heap_pushes, heap_pops, stale_entries_skipped
+        Of an evictor's heap; a stale entry is one that was popped in vain.
+    entries_scanned
+        Entries of a free table that were looked at to find a victim.
+    objects_created
+        Metadata objects made per block or request.
+    evictions
+        Cached blocks that lost their content.
+    """
+
+    dict_operations: int = 0
+    pointer_updates: int = 0
+    heap_pushes: int = 0
+    heap_pops: int = 0
+    stale_entries_skipped: int = 0
+    entries_scanned: int = 0
+    objects_created: int = 0
+    evictions: int = 0
+
+
 class CostModel(Protocol):
     """Prices a step."""
 
