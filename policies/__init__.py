@@ -7,6 +7,8 @@ A file of this folder that does not begin with an underscore is a policy; it nam
     The release or paper that it follows.
 ``variants``
     Recorded logs (see `sim.verify`) that it reproduces.
+``overhead_profiles``
+    Names of the overhead profiles that price it, by ``vllm`` (the real code) and ``own`` (ours).
 ``num_reserved_blocks``
     Physical blocks beyond the usable ones, such as vLLM V1's null block.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, ClassVar
 
+from sim.errors import UsageError
 from sim.types import NO_MATCH, BlockUsage, Clock, PrefixMatch, Sequence
 
 
@@ -13,17 +14,42 @@ class NoCaching:
 
     Source: ``KVCacheManager`` of vLLM 0.8.5.post1 with ``enable_prefix_caching=False``; block 0
     is the null block there and here.
+
+    Parameters
+    ----------
+    num_blocks, block_size, clock
+        As for every policy.
+    engine
+        Whose bookkeeping without caching is modelled as overhead: ``v1-0.8.5``, ``v0-0.8.5`` or
+        ``v0-0.6.4``. It changes nothing else.
     """
 
     source: ClassVar[str] = "vLLM 0.8.5.post1, V1 with enable_prefix_caching=False"
     variants: ClassVar[tuple[str, ...]] = ()
     num_reserved_blocks: ClassVar[int] = 1
 
-    def __init__(self, num_blocks: int, block_size: int, clock: Clock) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, clock: Clock, *, engine: str = "v1-0.8.5"
+    ) -> None:
+        self.overhead_profiles(engine)
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.free_list = deque(range(1, num_blocks + 1))
         self.request_blocks: dict[str, list[int]] = {}
+
+    @staticmethod
+    def overhead_profiles(engine: str = "v1-0.8.5") -> dict[str, str]:
+        """Name the profiles of an engine without caching."""
+        known = {
+            "v1-0.8.5": "vllm-0.8.5-v1-off",
+            "v0-0.8.5": "vllm-0.8.5-v0-off",
+            "v0-0.6.4": "vllm-0.6.4-v0-off",
+        }
+        if engine not in known:
+            raise UsageError(
+                f"engine={engine!r} was not measured without caching: choose {', '.join(known)}."
+            )
+        return {"vllm": known[engine], "own": "own-none"}
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:
         """Find nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from policies._evictors import BlockMetadata, Evictor, HeapEvictor
@@ -67,6 +68,7 @@ class VllmV0:
     """
 
     source: ClassVar[str] = "vLLM 0.8.5.post1, V0 PrefixCachingBlockAllocator"
+    overhead_profiles: ClassVar[dict[str, str]] = {"vllm": "vllm-0.8.5-v0", "own": "own-vllm_v0"}
     variants: ClassVar[tuple[str, ...]] = ("v0-0.8.5",)
     num_reserved_blocks: ClassVar[int] = 0
     evictor_class: ClassVar[type[Evictor]] = HeapEvictor
@@ -186,6 +188,12 @@ class VllmV0:
     def max_request_blocks(self) -> int:
         """All but the watermark: beyond it a preempted request could never come back."""
         return self.num_blocks - self.num_watermark_blocks
+
+    def num_common_prefix_blocks(self, seq: Sequence, num_running: int) -> int:
+        """Count the leading blocks of ``seq`` that all running sequences hold."""
+        blocks = self.request_blocks.get(seq.request_id, ())
+        shared = takewhile(lambda block_id: self.ref_counts[block_id] == num_running, blocks)
+        return sum(1 for _ in shared)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain free list, evictor's order, ids of registered blocks, number of free blocks."""

@@ -25,6 +25,10 @@ class VllmV0Scan(VllmV0):
     """
 
     source: ClassVar[str] = "vLLM 0.6.4.post1, V0 PrefixCachingBlockAllocator"
+    overhead_profiles: ClassVar[dict[str, str]] = {
+        "vllm": "vllm-0.6.4-v0",
+        "own": "own-vllm_v0_scan",
+    }
     variants: ClassVar[tuple[str, ...]] = ("v0-0.6.4",)
     evictor_class: ClassVar[type[Evictor]] = ScanEvictor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from policies._free_queue import Block, FreeQueue
@@ -35,6 +36,7 @@ class VllmV1:
     """
 
     source: ClassVar[str] = "vLLM 0.8.5.post1, V1 KVCacheManager"
+    overhead_profiles: ClassVar[dict[str, str]] = {"vllm": "vllm-0.8.5-v1", "own": "own-vllm_v1"}
     variants: ClassVar[tuple[str, ...]] = (
         "v1-0.8.5",
         "scheduler-v1-0.8.5",
@@ -127,6 +129,12 @@ class VllmV1:
     def max_request_blocks(self) -> int:
         """All of them."""
         return self.num_blocks
+
+    def num_common_prefix_blocks(self, seq: Sequence, num_running: int) -> int:
+        """Count the leading blocks of ``seq`` that all running sequences hold."""
+        blocks = self.request_blocks.get(seq.request_id, ())
+        shared = takewhile(lambda block: block.ref_count == num_running, blocks)
+        return sum(1 for _ in shared)
 
     def snapshot(self) -> dict[str, Any]:
         """Free queue in order, ids of blocks with a key, number of free blocks."""

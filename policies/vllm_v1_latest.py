@@ -19,6 +19,10 @@ class VllmV1Latest(VllmV1):
     """
 
     source: ClassVar[str] = "vLLM 0.33.0, V1 BlockPool"
+    overhead_profiles: ClassVar[dict[str, str]] = {
+        "vllm": "vllm-0.33-v1",
+        "own": "own-vllm_v1_latest",
+    }
     variants: ClassVar[tuple[str, ...]] = ("v1-0.33",)
 
     def _release(self, blocks: Iterable[Block]) -> None:

@@ -39,6 +39,9 @@ COLUMNS: tuple[Column, ...] = (
         kv_capacity_tokens | int64 | tokens | usable blocks times block size
         num_blocks | int64 | blocks | usable blocks of the pool
         cost | str | | preset or file that priced the steps
+        overhead | str | | profile that priced cache management
+        overlap | bool | | whether cache management runs beside the GPU
+        cascade | float64 | | share of the reads of a common prefix that are saved
         reuse | str | | all, or prefill: which blocks are cached
         arrival | str | | trace, or the process that replaced its time stamps
         rate_scale | float64 | | factor by which arrivals were sped up
@@ -64,6 +67,9 @@ COLUMNS: tuple[Column, ...] = (
         num_block_hits | int64 | blocks | blocks found, every lookup counted
         lookup_hit_rate | float64 | | num_block_hits / num_block_queries, as vLLM counts
         makespan_s | float64 | s | simulated time to the end of the last step
+        gpu_s | float64 | s | simulated time of the model's forward passes
+        overhead_s | float64 | s | modelled CPU time of cache management
+        overhead_share | float64 | | overhead_s / (gpu_s + overhead_s)
         request_throughput | float64 | requests/s | finished requests / makespan
         output_throughput | float64 | tokens/s | output tokens / makespan
         total_throughput | float64 | tokens/s | prompt and output tokens / makespan

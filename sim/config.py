@@ -27,6 +27,8 @@ class Setting:
     help: str
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    maximum: float | None = None
+    allow_minimum: bool = False
     optional: bool = False
 
 
@@ -86,6 +88,24 @@ class RunConfig:
     cost: str | None = _setting(
         None, "Cost", "Cost model file (JSON) instead of the preset's.", optional=True
     )
+    overhead: str = _setting(
+        "vllm",
+        "Cost",
+        "CPU time of cache management: that of the release the policy models ('vllm'), of our own "
+        "code ('own'), 'none', a profile's name (see 'prefixsim profiles') or a JSON file.",
+    )
+    overlap: bool = _setting(
+        False, "Cost", "Manage the cache while the GPU works: a step takes the longer of the two."
+    )
+    cascade: float = _setting(
+        0.0,
+        "Cost",
+        "Share of the reads of a prefix common to all running sequences that are saved by reading "
+        "it once (cascade attention), 0 to 1.",
+        minimum=0.0,
+        maximum=1.0,
+        allow_minimum=True,
+    )
     arrival: str = _setting(
         "trace",
         "Arrivals",
@@ -133,7 +153,7 @@ class RunConfig:
         The content of trace and cost files counts, not where they lie.
         """
         data = self.to_dict()
-        for name in ("workload", "cost"):
+        for name in ("workload", "cost", "overhead"):
             path = data[name]
             if path is not None and Path(path).is_file():
                 with Path(path).open("rb") as file:
@@ -192,10 +212,12 @@ def _parse(setting_field: Field[Any], value: object) -> object:
         raise UsageError(f"{option} {parsed!r} must be one of {', '.join(setting.choices)}.")
     if setting.minimum is not None and isinstance(parsed, int | float):
         # A rate or a factor of 0 would mean that nothing ever arrives.
-        if kind is float and parsed <= setting.minimum:
+        if kind is float and parsed <= setting.minimum and not setting.allow_minimum:
             raise UsageError(f"{option} {parsed:g} must be greater than {setting.minimum:g}.")
         if parsed < setting.minimum:
             raise UsageError(f"{option} {parsed} must be at least {setting.minimum:g}.")
+        if setting.maximum is not None and parsed > setting.maximum:
+            raise UsageError(f"{option} {parsed:g} must be at most {setting.maximum:g}.")
     return parsed
 
 

@@ -198,13 +198,13 @@ def cost_from_document(document: Any, where: str) -> StepCost | LinearCost:  # n
         raise UsageError(f"{where}: {error}") from error
 
 
-def read_json(path: str | Path) -> Any:  # noqa: ANN401
+def read_json(path: str | Path, what: str = "the cost model") -> Any:  # noqa: ANN401
     """Parse a JSON file, with errors that name it."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot read the cost model ({error.strerror}); name a JSON file that exists."
+            f"{path}: cannot read {what} ({error.strerror}); name a JSON file that exists."
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(

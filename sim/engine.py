@@ -9,7 +9,10 @@ import simpy
 
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
-from sim.types import Allocator, Clock, CostModel, Request, Sequence
+from sim.types import Allocator, Clock, CostModel, OverheadModel, Request, Sequence
+
+_MIN_SEQS, _MIN_COMMON_TOKENS = 8, 256
+"""From when on vLLM 0.8.5 uses cascade attention."""
 
 Process = Generator[simpy.Event, Any, None]
 Reuse = Literal["prefill", "all"]
@@ -39,6 +42,15 @@ class Engine:
     closed_loop
         Send a turn of a session only when the turn before it has ended, ``think_ns`` later; a turn
         without a think time comes at its own time stamp or when that turn ends, if that is later.
+    overhead
+        Prices what cache management does in a step.
+    overlap
+        Manage the cache while the model runs (asynchronous scheduling): a step takes the longer of
+        the two instead of both.
+    cascade
+        Share of the reads of a common prefix that are saved because the sequences that all hold it
+        read it once (cascade attention), from 0 to 1. As in vLLM V1 it takes at least 8 sequences
+        and 256 common tokens.
     on_step
         Called with the start of the step, the step and the scheduler, at the end of every step.
     """
@@ -52,6 +64,9 @@ class Engine:
         *,
         reuse: Reuse = "all",
         closed_loop: bool = False,
+        overhead: OverheadModel | None = None,
+        overlap: bool = False,
+        cascade: float = 0.0,
         on_step: OnStep | None = None,
     ) -> None:
         self._env = simpy.Environment()
@@ -61,6 +76,9 @@ class Engine:
         self._recorder = recorder
         self._reuse = reuse
         self._closed_loop = closed_loop
+        self._overhead = overhead
+        self._overlap = overlap
+        self._cascade = cascade
         self._on_step = on_step
         self._next_turn: dict[str, Request] = {}
         self._wake_up: simpy.Event | None = None
@@ -140,7 +158,14 @@ class Engine:
             for seq, _ in step.admitted:
                 recorder.admitted(seq, start_ns)
             queues = (len(scheduler.running), len(scheduler.waiting))
-            end_ns = start_ns + self._cost.step_ns(step.batch)
+            if self._cascade:
+                self._read_common_prefix_once(step)
+            gpu_ns = self._cost.step_ns(step.batch)
+            overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
+            end_ns = start_ns + (
+                max(gpu_ns, overhead_ns) if self._overlap else gpu_ns + overhead_ns
+            )
+            recorder.priced(gpu_ns, overhead_ns)
             recorder.snapshot_step(step, start_ns, end_ns, queues, self.allocator.usage)
             yield self._env.timeout(end_ns - start_ns)
             scheduler.complete(step)
@@ -149,6 +174,18 @@ class Engine:
                 self._on_step(start_ns, step, scheduler)
             for seq in step.finished:
                 self._ended(seq.request)
+
+    def _read_common_prefix_once(self, step: Step) -> None:
+        """Take the reads that cascade attention saves off the context that the step reads."""
+        count_blocks = getattr(self.allocator, "num_common_prefix_blocks", None)
+        num_seqs = len(step.scheduled)
+        # Where not all that run are in the step, a block that all hold may not serve all of it.
+        if count_blocks is None or not _MIN_SEQS <= num_seqs == len(self.scheduler.running):
+            return
+        num_blocks = count_blocks(step.scheduled[0][0], num_seqs)
+        num_tokens = num_blocks * self.allocator.block_size
+        if num_tokens >= _MIN_COMMON_TOKENS:
+            step.batch.num_context_tokens -= int(self._cascade * (num_seqs - 1) * num_tokens)
 
     def _ended(self, request: Request) -> None:
         turn = self._next_turn.pop(request.request_id, None)

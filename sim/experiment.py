@@ -19,6 +19,7 @@ from sim.capacity import num_usable_blocks
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import Engine
+from sim.overhead import OverheadProfile, resolve
 from sim.presets import load_preset
 from sim.recorder import Recorder
 from sim.results import request_table, step_table, summarize
@@ -142,6 +143,19 @@ def cost_of(config: RunConfig) -> tuple[CostModel, str]:
     return load_preset(config.model, config.gpu).cost, f"{config.model}/{config.gpu}"
 
 
+def overhead_of(config: RunConfig) -> tuple[OverheadProfile, str]:
+    """Load the overhead profile of a configuration and name it.
+
+    A policy names its profiles in an attribute ``overhead_profiles``, by ``vllm`` and ``own``; it
+    may depend on the policy's options.
+    """
+    policy: Any = policies.load(config.policy)
+    args = policies.convert_args(config.policy, policy, dict(config.policy_args))
+    profiles = getattr(policy, "overhead_profiles", {})
+    chosen = profiles(**args) if callable(profiles) else profiles
+    return resolve(config.overhead, config.policy, dict(chosen))
+
+
 def run(
     config: RunConfig,
     *,
@@ -169,6 +183,7 @@ def run(
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
     cost, cost_name = cost_of(config)
+    overhead, overhead_name = overhead_of(config)
     recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
     engine = Engine(
         lambda clock: policies.make(
@@ -187,6 +202,9 @@ def run(
         recorder,
         reuse="prefill" if config.reuse == "prefill" else "all",
         closed_loop=config.sessions == "closed",
+        overhead=overhead,
+        overlap=config.overlap,
+        cascade=config.cascade,
     )
     if on_start is not None:
         on_start(len(requests))
@@ -210,6 +228,9 @@ def run(
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
         "cost": cost_name,
+        "overhead": overhead_name,
+        "overlap": config.overlap,
+        "cascade": config.cascade,
         "reuse": config.reuse,
         "arrival": _show_arrival(config),
         "rate_scale": config.rate_scale,
@@ -251,6 +272,11 @@ def _doubts(config: RunConfig, workload: Workload, summary: dict[str, Any]) -> l
             f"--block-size {config.block_size} is no multiple of the "
             f"{workload.identity_block_size}-token blocks of {workload.name}: a block that ends "
             "inside one counts as shared only if that one is."
+        )
+    if summary["overhead"] == "none" and config.overhead != "none":
+        doubts.append(
+            f"policy {config.policy!r} names no overhead profile: its cache management takes no "
+            "time here; give one with --overhead FILE.json."
         )
     if summary["num_rejected"]:
         doubts.append(

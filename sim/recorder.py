@@ -63,6 +63,8 @@ class Recorder:
         self.num_block_queries = 0
         self.num_block_hits = 0
         self.end_ns = 0
+        self.gpu_ns = 0
+        self.overhead_ns = 0
         self._keep_steps = keep_steps
         self._on_done = on_done
         self._num_done = 0
@@ -85,6 +87,11 @@ class Recorder:
         if record.admitted_ns == UNKNOWN:
             record.admitted_ns = now_ns
             record.num_cached_tokens = seq.num_cached_tokens
+
+    def priced(self, gpu_ns: int, overhead_ns: int) -> None:
+        """Note what a step takes on the GPU and in cache management."""
+        self.gpu_ns += gpu_ns
+        self.overhead_ns += overhead_ns
 
     def stepped(self, step: Step, end_ns: int) -> None:
         """Note the end of a step."""

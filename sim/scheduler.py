@@ -10,7 +10,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from sim.errors import UsageError
-from sim.types import NO_MATCH, Allocator, Batch, Request, Sequence
+from sim.types import (
+    NO_MATCH,
+    Allocator,
+    Batch,
+    CacheWork,
+    OperationCounts,
+    Request,
+    Sequence,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ class Step:
         Sequences that lost their blocks and went back to the head of the queue.
     first_tokens, finished
         Sequences whose first, and whose last token came out at the end of the step.
+    batch, work
+        What the step computes, and what cache management does for it.
     num_block_queries, num_block_hits
         vLLM's own prefix cache counters for the step: every lookup counts, retries too.
     """
@@ -67,6 +77,7 @@ class Step:
     first_tokens: list[Sequence] = field(default_factory=list)
     finished: list[Sequence] = field(default_factory=list)
     batch: Batch = field(default_factory=Batch)
+    work: CacheWork = field(default_factory=CacheWork)
     num_block_queries: int = 0
     num_block_hits: int = 0
 
@@ -87,6 +98,9 @@ class Scheduler:
         self.allocator = allocator
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        # A policy from outside may not count.
+        self._counts: OperationCounts = getattr(allocator, "counts", None) or OperationCounts()
+        self._freed: list[Sequence] = []
 
     def num_missing_blocks(self, request: Request) -> int:
         """How many blocks too few the pool has for ``request`` even if it were alone."""
@@ -104,10 +118,17 @@ class Scheduler:
     def schedule(self) -> Step:
         """Hand out the token budget of one step: running sequences first, then admissions."""
         step = Step()
+        counts = self._counts
+        evictions, scanned = counts.evictions, counts.entries_scanned
+        for seq in self._freed:
+            self._count_freed(step.work, seq)
+        self._freed = []
         budget = self._schedule_running(step, self.config.max_num_batched_tokens)
         # Blocks were short a moment ago: whoever is admitted now would be preempted next.
         if not step.preempted:
             self._admit_waiting(step, budget)
+        step.work.num_evicted_blocks = counts.evictions - evictions
+        step.work.num_scanned_entries = counts.entries_scanned - scanned
         return step
 
     def complete(self, step: Step) -> None:
@@ -130,6 +151,7 @@ class Scheduler:
                 step.finished.append(seq)
                 allocator.free(seq)
         if step.finished:
+            self._freed = step.finished
             done = {seq.request_id for seq in step.finished}
             self.running = [seq for seq in self.running if seq.request_id not in done]
 
@@ -153,11 +175,44 @@ class Scheduler:
                     return budget
             step.scheduled.append((seq, num_new_tokens))
             step.batch.add(num_new_tokens, seq.num_computed_tokens)
+            self._count_append(step.work, seq, num_new_tokens)
             budget -= num_new_tokens
             index += 1
         return budget
 
+    def _count_append(self, work: CacheWork, seq: Sequence, num_new_tokens: int) -> None:
+        num_blocks, filled = divmod(seq.num_computed_tokens, self.allocator.block_size)
+        work.num_appends += 1
+        work.num_table_blocks += num_blocks + (filled > 0)
+        if num_new_tokens > 1:
+            room = -filled % self.allocator.block_size
+            work.num_new_blocks += -(-max(0, num_new_tokens - room) // self.allocator.block_size)
+            work.num_new_tokens += num_new_tokens
+        elif filled == 0:
+            work.num_append_blocks += 1
+
+    def _count_admission(
+        self, work: CacheWork, seq: Sequence, num_new_tokens: int, num_hit_blocks: int
+    ) -> None:
+        num_blocks = -(-(seq.num_computed_tokens + num_new_tokens) // self.allocator.block_size)
+        work.num_requests += 1
+        work.num_block_hits += num_hit_blocks
+        work.num_new_blocks += num_blocks - num_hit_blocks
+        work.num_new_tokens += num_new_tokens
+        if seq.num_cached_tokens < 0:
+            work.num_hashed_tokens += seq.num_tokens
+
+    def _count_freed(self, work: CacheWork, seq: Sequence) -> None:
+        num_blocks = -(-seq.num_computed_tokens // self.allocator.block_size)
+        work.num_requests_freed += 1
+        work.num_blocks_freed += num_blocks - seq.num_hit_blocks
+        work.num_hit_blocks_freed += seq.num_hit_blocks
+        work.num_tokens_freed += max(
+            0, seq.num_computed_tokens - seq.num_hit_blocks * self.allocator.block_size
+        )
+
     def _preempt(self, seq: Sequence, step: Step) -> None:
+        self._count_freed(step.work, seq)
         self.allocator.free(seq)
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
@@ -177,6 +232,8 @@ class Scheduler:
             self.waiting.popleft()
             self.running.append(seq)
             seq.num_computed_tokens = match.num_tokens
+            seq.num_hit_blocks = match.num_hit_blocks
+            self._count_admission(step.work, seq, num_new_tokens, match.num_hit_blocks)
             if seq.num_cached_tokens < 0:
                 seq.num_cached_tokens = match.num_tokens
             step.admitted.append((seq, match.num_tokens))

@@ -14,7 +14,7 @@ import joblib
 import policies
 from sim.config import RunConfig, option_name, settings
 from sim.errors import UsageError
-from sim.experiment import VERSION, cost_of, run
+from sim.experiment import VERSION, cost_of, overhead_of, run
 from sim.store import ResultStore
 from workloads import GENERATORS
 
@@ -127,6 +127,7 @@ def check(config: RunConfig) -> None:
     policy = policies.load(config.policy)
     policies.convert_args(config.policy, policy, dict(config.policy_args))
     cost_of(config)
+    overhead_of(config)
     if config.workload not in GENERATORS and not Path(config.workload).exists():
         raise UsageError(
             f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "

@@ -94,12 +94,15 @@ class Sequence:
         Tokens whose KV is present; 0 again after a preemption.
     num_cached_tokens
         Tokens hit at first admission; -1 before it.
+    num_hit_blocks
+        Blocks hit at the last admission.
     """
 
     __slots__ = (
         "block_keys",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_hit_blocks",
         "num_preemptions",
         "num_tokens",
         "request",
@@ -113,6 +116,7 @@ class Sequence:
         self.num_tokens = request.num_prompt_tokens
         self.num_computed_tokens = 0
         self.num_cached_tokens = -1
+        self.num_hit_blocks = 0
         self.num_preemptions = 0
 
     def __repr__(self) -> str:
@@ -245,6 +249,63 @@ class Batch:
         self.num_sequences += 1
 
 
+class CacheWork:
+    """What cache management does in one step: the input of an overhead profile.
+
+    Frees at the end of a step count in the next one, which has to wait for them. An admission that
+    finds no room counts nothing.
+
+    Attributes
+    ----------
+    num_requests, num_hashed_tokens
+        Admissions, and prompt tokens hashed for them; a request that comes back after a
+        preemption is not hashed again.
+    num_block_hits, num_new_blocks, num_new_tokens
+        Blocks hit and blocks taken for prompts, and the tokens computed into them.
+    num_evicted_blocks, num_scanned_entries
+        As the policy counts them, see `OperationCounts`.
+    num_appends, num_append_blocks, num_table_blocks
+        Running sequences given room, blocks taken for decoded tokens, and the lengths of the block
+        tables of those sequences.
+    num_requests_freed, num_blocks_freed, num_tokens_freed, num_hit_blocks_freed
+        Sequences that let go of their blocks, blocks that they had taken and the tokens in them,
+        and blocks that they had hit.
+    """
+
+    __slots__ = (
+        "num_append_blocks",
+        "num_appends",
+        "num_block_hits",
+        "num_blocks_freed",
+        "num_evicted_blocks",
+        "num_hashed_tokens",
+        "num_hit_blocks_freed",
+        "num_new_blocks",
+        "num_new_tokens",
+        "num_requests",
+        "num_requests_freed",
+        "num_scanned_entries",
+        "num_table_blocks",
+        "num_tokens_freed",
+    )
+
+    def __init__(self) -> None:
+        self.num_append_blocks = 0
+        self.num_appends = 0
+        self.num_block_hits = 0
+        self.num_blocks_freed = 0
+        self.num_evicted_blocks = 0
+        self.num_hashed_tokens = 0
+        self.num_hit_blocks_freed = 0
+        self.num_new_blocks = 0
+        self.num_new_tokens = 0
+        self.num_requests = 0
+        self.num_requests_freed = 0
+        self.num_scanned_entries = 0
+        self.num_table_blocks = 0
+        self.num_tokens_freed = 0
+
+
 @dataclass(slots=True)
 class OperationCounts:
     """What a policy did so far, counted where it does it; what its overhead is made of.
@@ -280,4 +341,12 @@ class CostModel(Protocol):
 
     def step_ns(self, batch: Batch) -> int:
         """Time of the model's forward pass over ``batch``, ns; at least 1."""
+        ...
+
+
+class OverheadModel(Protocol):
+    """Prices cache management."""
+
+    def work_ns(self, work: CacheWork) -> int:
+        """CPU time that ``work`` takes, ns; at least 0."""
         ...

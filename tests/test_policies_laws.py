@@ -6,7 +6,7 @@ was last written with.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -31,6 +31,9 @@ from workloads.content import Interner, TokenIds
 CASES = [
     pytest.param(name, args, exact, id=case_id) for case_id, name, args, exact in policy_cases()
 ]
+CACHING = ("vllm_v0", "vllm_v0_scan", "vllm_v1", "vllm_v1_latest")
+"""Policies that keep every full block until it is evicted."""
+
 every_policy = pytest.mark.parametrize(("policy", "args", "exact"), CASES)
 
 
@@ -60,6 +63,7 @@ class World:
         self.clock = Clock()
         self.allocator = make(policy, self.num_blocks, self.block_size, self.clock, **args)
         self.exact = exact
+        self.caches = policy in CACHING
         self.rename = rename
         self.noisy = noisy
         self.interner = Interner()
@@ -223,6 +227,7 @@ class World:
             live.num_scheduled = 0
             self.allocator.cache_blocks(seq)
         self.check_content()
+        self.check_hits()
         for live in scheduled:
             seq, request = live.seq, live.seq.request
             num_total_tokens = request.num_prompt_tokens + request.num_output_tokens
@@ -240,6 +245,17 @@ class World:
             for position in range(live.seq.num_computed_tokens):
                 index, slot = divmod(position, self.block_size)
                 assert self.kv[table[index]][slot] == live.names[position]
+
+    def check_hits(self):
+        """What a live request has computed is hit by whoever comes with it and a token more."""
+        if not (self.caches and self.exact):
+            return
+        for live in self.live:
+            num_tokens = live.seq.num_computed_tokens
+            request = replace(live.seq.request, request_id="twin", num_prompt_tokens=num_tokens + 1)
+            num_blocks = min(num_tokens // self.block_size, len(live.seq.block_keys))
+            twin = Sequence(request, live.seq.block_keys[:num_blocks])
+            assert self.allocator.match_prefix(twin).num_hit_blocks == num_blocks
 
 
 SMALL = st.integers(0, 7)
@@ -353,7 +369,7 @@ def infinite_hits(policy, requests, block_size):
     return (np.minimum(shared, prompts - 1) // block_size * block_size).tolist()
 
 
-@pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v0_scan", "vllm_v1", "vllm_v1_latest"])
+@pytest.mark.parametrize("policy", CACHING)
 @given(requests=workloads(), block_size=BLOCK_SIZES)
 def test_with_room_for_everything_nothing_is_lost(policy, requests, block_size):
     clock = Clock()

@@ -107,6 +107,8 @@ def test_the_threshold_counts_what_is_left_after_a_hit():
     step = bench.step()
     assert [(seq.request_id, hit) for seq, hit in step.admitted] == [("b", 8)]
     assert scheduled(step) == {"b": 4}
+    # Four tokens attend to 9, 10, 11 and 12 keys.
+    assert (step.batch.num_attended_pairs, step.batch.num_context_tokens) == (42, 12)
     assert bench.steps(1) == [{"b": 2}]
 
 
@@ -174,6 +176,18 @@ def test_a_sequence_that_is_itself_the_youngest_preempts_itself():
     assert scheduled(step) == {"a": 1}
     assert names(step.preempted) == "b"
     assert bench.allocator.usage().free == 2
+
+
+def test_nobody_is_admitted_in_a_step_that_preempted():
+    """Not even where there is room: the two blocks that b lets go of would hold its first chunk."""
+    bench = Bench(num_blocks=4, long_prefill_token_threshold=4)
+    bench.add((4, 6), (12, 1))
+    assert bench.steps(2) == [{"a": 4, "b": 4}, {"a": 1, "b": 4}]
+    step = bench.step()
+    assert scheduled(step) == {"a": 1}
+    assert names(step.preempted) == "b"
+    assert bench.allocator.usage().free == 2
+    assert bench.steps(1) == [{"a": 1, "b": 4}]
 
 
 def test_several_are_preempted_youngest_first():

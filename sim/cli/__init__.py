@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from sim.cli import plot, policies, presets, run, sweep, verify, workload
+from sim.cli import plot, policies, presets, profiles, run, sweep, verify, workload
 from sim.cli.output import complain, forgive_odd_characters
 from sim.errors import UsageError
 
@@ -26,6 +26,7 @@ app.command("plot")(plot.command)
 app.add_typer(workload.app, name="workload")
 app.command("policies")(policies.command)
 app.command("presets")(presets.command)
+app.command("profiles")(profiles.command)
 app.command("verify")(verify.command)
 
 
