@@ -195,8 +195,13 @@ def _names(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series[str]:
     """Name each row by those of its settings that differ between the rows."""
     parts: list[list[str]] = [[] for _ in range(len(frame))]
     for name in names:
-        owner = {"workload_args": "workload", "policy_args": "policy"}.get(name)
         # Arguments of two workloads differ as a matter of course; the workload's name says it.
+        # So do the overhead profiles of two policies.
+        owner = {
+            "workload_args": ["workload"],
+            "policy_args": ["policy"],
+            "overhead": ["policy", "policy_args"],
+        }.get(name)
         groups = [rows for _, rows in frame.groupby(owner)] if owner else [frame]
         for rows in groups:
             if rows[name].nunique(dropna=False) < 2:
