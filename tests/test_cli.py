@@ -77,6 +77,21 @@ def test_one_configuration_gives_the_same_bytes_twice(prefixsim, tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+def test_the_table_of_a_sweep_shows_what_varies(prefixsim, tmp_path):
+    _, out, _ = prefixsim(
+        "sweep", *SMALL, "--workload-arg", "hit_rate=0,0.5", "--policy", "none,vllm_v1",
+        "-o", tmp_path,
+    )  # fmt: skip
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
+    assert [row[:2] + row[4:6] for row in rows if row] == [
+        ["0", "none", "0.0000", "0.0000"],
+        ["0", "vllm_v1", "0.0000", "0.0000"],
+        ["0.5", "none", "0.0000", "0.4500"],
+        ["0.5", "vllm_v1", "0.4500", "0.4500"],
+    ]
+    assert "dial hit_rate" in out
+
+
 def test_a_sweep_whose_every_point_is_bad_input_exits_with_2(prefixsim, tmp_path):
     code, out, err = prefixsim("sweep", *SMALL, "--kv-capacity", "1,2", "-o", tmp_path)
     assert code == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from sim.cli.options import ARGS, parse_pairs, with_settings
 from sim.cli.output import complain, note, out, print_json, progress, table, warn
 from sim.config import RunConfig
 from sim.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SHOWN = (
     "policy",
@@ -140,10 +143,17 @@ def _print(configs: list[RunConfig], results: Any, as_json: bool) -> None:  # no
     if as_json:
         print_json(rows.to_dict(orient="records"))
         return
-    varying = [
-        name
-        for name in ("workload", "workload_args", "policy_args", "max_num_seqs", "rate_scale")
-        if rows[name].nunique() > 1
-    ]
+    rows = rows.assign(
+        **_taken_apart(rows["workload_args"], "dial"), **_taken_apart(rows["policy_args"], "option")
+    )
+    names = ["workload", *rows.columns[len(frame.columns) :], "max_num_seqs", "rate_scale"]
+    varying = [name for name in names if rows[name].nunique() > 1]
     headings = [*varying, *_SHOWN]
     out().print(table("", headings, rows[headings].to_numpy(dtype=object).tolist()))
+
+
+def _taken_apart(texts: pd.Series[str], what: str) -> dict[str, list[str]]:
+    """Make a column of each key of ``key=value,...``; a dial may be named as a figure is."""
+    parts = [dict(part.split("=", 1) for part in text.split(",") if part) for text in texts]
+    keys = {key: None for row in parts for key in row}
+    return {f"{what} {key}": [row.get(key, "") for row in parts] for key in keys}
