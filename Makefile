@@ -1,4 +1,5 @@
 # make demo   environment, installation, and the main job on generated data: tables and plots in demo/
+#             (hit rates under demo/hits, the cost of cache management under demo/overhead)
 # make test   environment, installation, and every check: ruff, mypy, all tests
 # make check  the checks alone
 # make clean  remove what the others made
@@ -11,8 +12,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .PHONY: demo test check clean
 
 demo: $(VENV)/installed
-	$(BIN)/prefixsim sweep examples/demo.toml -o demo
-	$(BIN)/prefixsim plot demo
+	$(BIN)/prefixsim sweep examples/demo.toml -o demo/hits
+	$(BIN)/prefixsim plot demo/hits
+	$(BIN)/prefixsim sweep examples/zero_overhead.toml -o demo/overhead
+	$(BIN)/prefixsim plot demo/overhead --kind overhead
 
 test: $(VENV)/installed-dev check
 

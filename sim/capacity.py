@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable
 from sim.errors import UsageError
 from sim.types import Request
 
+MAX_BLOCKS = 50_000_000
+"""A pool keeps an object for each block, some hundred bytes."""
+
 _FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|blocks|tokens|)")
 
 
@@ -38,11 +41,12 @@ def num_usable_blocks(
     Raises
     ------
     UsageError
-        Another form, or less than one block.
+        Another form, less than one block, or more than `MAX_BLOCKS`.
     """
     text = capacity.strip().lower()
     if text == "infinite":
-        return max(1, sum(-(-request.num_kv_tokens // block_size) for request in requests))
+        num_blocks = sum(-(-request.num_kv_tokens // block_size) for request in requests)
+        return _checked(capacity, max(1, num_blocks), block_size)
     if text == "auto":
         num_tokens = float(num_gpu_tokens())
     else:
@@ -65,5 +69,14 @@ def num_usable_blocks(
         raise UsageError(
             f"--kv-capacity {capacity!r} is {num_tokens:g} tokens, less than one block of "
             f"--block-size {block_size}; raise it."
+        )
+    return _checked(capacity, num_blocks, block_size)
+
+
+def _checked(capacity: str, num_blocks: int, block_size: int) -> int:
+    if num_blocks > MAX_BLOCKS:
+        raise UsageError(
+            f"--kv-capacity {capacity!r} is {num_blocks:,} blocks of --block-size {block_size}, "
+            f"more than the {MAX_BLOCKS:,} that can be simulated; lower it or use larger blocks."
         )
     return num_blocks

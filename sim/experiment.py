@@ -20,11 +20,12 @@ from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import Engine
 from sim.overhead import OverheadProfile, resolve
+from sim.overhead.timed import Timed
 from sim.presets import load_preset
 from sim.recorder import Recorder
 from sim.results import request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
-from sim.types import CostModel, Request
+from sim.types import Allocator, Clock, CostModel, Request
 from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
 
 VERSION = version("prefixsim")
@@ -48,6 +49,9 @@ class Run:
         Sentences on what the workload or the configuration makes doubtful.
     notes
         Sentences on what was made, such as the hit rate that a generator achieved.
+    timing
+        Measured, not simulated: wall time that our own allocator took in this run, a row per
+        operation. None unless it was asked for.
     """
 
     config: RunConfig
@@ -57,6 +61,7 @@ class Run:
     steps: pd.DataFrame
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
+    timing: pd.DataFrame | None = None
 
 
 def load_workload(config: RunConfig) -> Workload:
@@ -160,6 +165,7 @@ def run(
     config: RunConfig,
     *,
     keep_steps: bool = False,
+    timed: bool = False,
     on_start: Callable[[int], None] | None = None,
     on_done: Callable[[int], None] | None = None,
 ) -> Run:
@@ -171,6 +177,8 @@ def run(
         What to simulate.
     keep_steps
         Fill the table of steps too.
+    timed
+        Measure what our own allocator takes, which slows the run down.
     on_start, on_done
         Called with the number of requests, and with the number that have ended after each one.
 
@@ -185,14 +193,19 @@ def run(
     cost, cost_name = cost_of(config)
     overhead, overhead_name = overhead_of(config)
     recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
-    engine = Engine(
-        lambda clock: policies.make(
+
+    def make_allocator(clock: Clock) -> Allocator:
+        allocator = policies.make(
             config.policy,
             num_blocks=num_blocks,
             block_size=config.block_size,
             clock=clock,
             args=dict(config.policy_args),
-        ),
+        )
+        return Timed(allocator) if timed else allocator
+
+    engine = Engine(
+        make_allocator,
         SchedulerConfig(
             config.max_num_seqs,
             config.max_num_batched_tokens,
@@ -249,6 +262,7 @@ def run(
         step_table(recorder, run_id),
         (*workload.warnings, *_doubts(config, workload, summary)),
         workload.notes,
+        engine.allocator.table() if isinstance(engine.allocator, Timed) else None,
     )
 
 

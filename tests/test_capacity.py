@@ -55,3 +55,9 @@ def test_another_form_is_refused_with_those_there_are(capacity):
 def test_less_than_a_block_is_refused(capacity):
     with pytest.raises(UsageError, match=r"less than one block of --block-size 16; raise it"):
         resolve(capacity, 16)
+
+
+def test_more_blocks_than_can_be_simulated_are_refused():
+    assert resolve("50000000blocks", 16) == 50_000_000
+    with pytest.raises(UsageError, match=r"is 62,500,000,000 blocks of --block-size 16, more"):
+        resolve("1000000000000", 16)

@@ -44,6 +44,15 @@ def test_run_prints_one_json_object_of_the_summary_row(prefixsim):
     assert "in an infinite cache" in err
 
 
+def test_a_timed_run_gives_the_same_row_and_says_what_it_took(prefixsim):
+    _, plain, _ = prefixsim("run", "shared-prefix", *SMALL, "--json")
+    _, timed, err = prefixsim("run", "shared-prefix", *SMALL, "--json", "--timed")
+    assert plain == timed
+    assert all(name in err for name in ("match_prefix", "allocate", "cache_blocks", "free"))
+    _, out, _ = prefixsim("run", "shared-prefix", *SMALL, "--timed")
+    assert "measured in this run" in out
+
+
 def test_run_and_sweep_fill_a_folder_that_plot_draws(prefixsim, tmp_path):
     code, _, _ = prefixsim("run", "shared-prefix", *SMALL, "-o", tmp_path, "--steps")
     assert code == 0

@@ -80,9 +80,13 @@ def test_the_heap_is_cleaned_up():
     assert evictor.evict() == (0, 7)
 
 
-@pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v0_scan"])
-def test_v0_goes_by_the_time_that_a_request_was_last_scheduled(policy):
-    """Not by when it came or went: a comes first and goes first, but was scheduled last."""
+@pytest.mark.parametrize(("policy", "left"), [("vllm_v0", [4, 0]), ("vllm_v0_scan", [0, 4])])
+def test_v0_goes_by_the_time_that_a_request_was_last_scheduled(policy, left):
+    """Not by when it came or went: a comes first and goes first, but was scheduled last.
+
+    0.6.4 does not notice: its scan begins with what was released first and never looks for an
+    older block behind it.
+    """
     clock = Clock()
     pool = make(policy, 4, 4, clock, watermark=0.0)
     a, b, c = (
@@ -104,7 +108,7 @@ def test_v0_goes_by_the_time_that_a_request_was_last_scheduled(policy):
     clock.now_ns = 7
     assert pool.allocate(c, NO_MATCH, 12)
     b.num_tokens = 5
-    assert [pool.match_prefix(seq).num_tokens for seq in (a, b)] == [4, 0]
+    assert [pool.match_prefix(seq).num_tokens for seq in (a, b)] == left
 
 
 @given(

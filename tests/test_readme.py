@@ -11,6 +11,7 @@ import policies
 from sim import cli
 from sim.columns import COLUMNS, columns_of
 from sim.config import option_name, setting_of, settings
+from sim.sweep import check, expand, read_axes
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -75,12 +76,22 @@ def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
         "    def __init__(self, num_blocks, block_size, clock, *, window=4):\n"
         "        super().__init__(num_blocks, block_size, clock)\n"
     )
-    ran = list(commands())
+    # The grids of examples/ take a minute each; that they are grids is tested below.
+    skipped = ("examples/", "alpha", "even")
+    ran = [args for args in commands() if not args[1].startswith(skipped)]
     assert len(ran) >= 7
     for args in ran:
         with pytest.raises(SystemExit) as ended:
             cli.main(args)
         assert ended.value.code == 0, (args, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem)
+def test_every_example_is_a_grid_that_can_run(path):
+    configs = expand(read_axes(path))
+    assert len(configs) >= 25
+    for config in configs:
+        check(config)
 
 
 def test_links_lead_somewhere():

@@ -19,7 +19,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--kind",
-            metavar="capacity|block-size|ttft",
+            metavar="capacity|block-size|ttft|overhead|break-even",
             help="What to draw, repeatable; default: all that the results can show.",
         ),
     ] = None,
@@ -27,16 +27,28 @@ def command(
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Where to; default: DIR/plots."),
     ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            "--reference",
+            metavar="vllm-v1-alpha",
+            help="Published figures to draw into overhead: throughput relative to no caching.",
+        ),
+    ] = None,
 ) -> None:
-    """Draw hit rate against KV capacity, against block size, and the distribution of TTFT.
+    """Draw hit rate against KV capacity and block size, TTFT, and what caching gains and loses.
 
-    Every picture is written as PNG and SVG.
+    Every picture is written as PNG and SVG; break-even has its table as break_even.csv too.
     """
     from sim import plots, store  # noqa: PLC0415 - keeps --help quick
 
     results = store.ResultStore(folder)
     paths = plots.draw(
-        results.summaries(), results.requests(), output or folder / "plots", kinds=kind
+        results.summaries(),
+        results.requests(),
+        output or folder / "plots",
+        kinds=kind,
+        reference=reference,
     )
     for path in paths:
         sys.stdout.write(f"{path}\n")

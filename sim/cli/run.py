@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sim.cli.options import settings_of, with_settings
-from sim.cli.output import note, out, print_json, progress, summary_table, warn
+from sim.cli.output import err, note, out, print_json, progress, summary_table, table, warn
 from sim.config import RunConfig
 
 
@@ -21,6 +21,10 @@ def command(
     ] = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Keep a table of every engine step too (with -o).")
+    ] = False,
+    timed: Annotated[
+        bool,
+        typer.Option("--timed", help="Measure what our own allocator takes in this run, too."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary row as one JSON object.")
@@ -44,6 +48,7 @@ def command(
         result = experiment.run(
             config,
             keep_steps=steps,
+            timed=timed,
             on_start=lambda total: bar.update(task, total=total, description="simulating"),
             on_done=lambda done: bar.update(task, completed=done),
         )
@@ -60,4 +65,9 @@ def command(
     else:
         title = f"{result.summary['workload']} through {config.policy}, block size"
         out().print(summary_table(f"{title} {config.block_size}", result.summary))
+    if result.timing is not None:
+        rows = result.timing.to_numpy(dtype=object).tolist()
+        measured = table("measured in this run, wall time", result.timing.columns, rows)
+        # With --json, stdout is the JSON object alone.
+        (err() if as_json else out()).print(measured)
     note(f"simulated {result.summary['makespan_s']:.1f} s in {wall_s:.1f} s.")

@@ -12,8 +12,11 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from sim.breakeven import break_even, relative_throughput
 from sim.errors import UsageError
 from sim.plots.hit_rate import block_size_effect, hit_rate_vs_capacity
+from sim.plots.overhead import REFERENCES, has_hit_rates, overhead_throughput
+from sim.plots.payoff import break_even_vs_block_size, has_break_evens
 from sim.plots.series import (
     at_capacity,
     has_block_sizes,
@@ -27,11 +30,14 @@ from sim.plots.ttft import ttft_distribution
 
 __all__ = [
     "KINDS",
+    "REFERENCES",
     "applicable",
     "at_capacity",
     "block_size_effect",
+    "break_even_vs_block_size",
     "draw",
     "hit_rate_vs_capacity",
+    "overhead_throughput",
     "run_labels",
     "save",
     "setting",
@@ -52,6 +58,8 @@ KINDS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], Figure]] = {
     "capacity": lambda summary, requests: hit_rate_vs_capacity(summary),
     "block-size": lambda summary, requests: block_size_effect(summary),
     "ttft": _ttft,
+    "overhead": lambda summary, requests: overhead_throughput(summary),
+    "break-even": lambda summary, requests: break_even_vs_block_size(summary),
 }
 """Every kind of plot, drawn from the tables of summaries and of requests."""
 
@@ -62,6 +70,8 @@ def applicable(summary: pd.DataFrame) -> list[str]:
         "capacity": has_capacities(summary),
         "block-size": has_block_sizes(summary),
         "ttft": bool((summary["num_finished"] > 0).any()),
+        "overhead": has_hit_rates(summary),
+        "break-even": has_break_evens(summary),
     }
     return [kind for kind in KINDS if shown[kind]]
 
@@ -72,6 +82,7 @@ def draw(
     directory: Path,
     *,
     kinds: Iterable[str] | None = None,
+    reference: str | None = None,
 ) -> list[Path]:
     """Draw kinds of plots into a folder.
 
@@ -84,21 +95,43 @@ def draw(
         Where to; made if missing.
     kinds
         Of `KINDS`; by default all that the runs can show.
+    reference
+        Published figures to draw into ``overhead``, of `REFERENCES`.
 
     Returns
     -------
     list[Path]
-        The files, a PNG and an SVG for each kind.
+        The files, a PNG and an SVG for each kind; ``break-even`` has its table as CSV too.
 
     Raises
     ------
     UsageError
-        A kind that there is not, or that the runs cannot show.
+        A kind or reference that there is not, or that the runs cannot show.
     """
     chosen = list(dict.fromkeys(kinds)) if kinds is not None else applicable(summary)
     for kind in chosen:
         if kind not in KINDS:
             raise UsageError(f"--kind {kind!r} is no plot; choose one of {', '.join(KINDS)}.")
+    makers = dict(KINDS)
+    if reference is not None:
+        published = _find_reference(reference, chosen)
+        makers["overhead"] = lambda summary, requests: overhead_throughput(summary, published)
     # All are made before any is written: a kind that cannot be drawn leaves no half of the files.
-    figures = {kind: KINDS[kind](summary, requests) for kind in chosen}
-    return [path for kind, figure in figures.items() for path in save(figure, directory, kind)]
+    figures = {kind: makers[kind](summary, requests) for kind in chosen}
+    paths = [path for kind, figure in figures.items() for path in save(figure, directory, kind)]
+    if "break-even" in figures:
+        paths.append(directory / "break_even.csv")
+        break_even(relative_throughput(summary)).to_csv(paths[-1], index=False)
+    return paths
+
+
+def _find_reference(name: str, chosen: list[str]) -> pd.DataFrame:
+    if name not in REFERENCES:
+        raise UsageError(f"--reference {name!r} is not known; choose {', '.join(REFERENCES)}.")
+    if "overhead" not in chosen:
+        drawn = ", ".join(chosen) or "nothing"
+        raise UsageError(
+            f"--reference is drawn into the kind overhead alone, but these runs give {drawn}; "
+            "add --kind overhead, or leave --reference out."
+        )
+    return REFERENCES[name]

@@ -14,6 +14,7 @@ FLOOR = "none"
 """The policy that caches nothing."""
 
 _SWEPT = ("block_size", "kv_capacity_tokens", "seed")
+_POINT = ("block_size", "kv_capacity_tokens")
 _METRICS = ["hit_rate", "infinite_hit_rate", "ttft_ms_mean", "ttft_ms_p90"]
 
 
@@ -40,7 +41,7 @@ class Line:
     policy, variant
         The two parts of the label.
     points
-        One row per block size and capacity: means over seeds.
+        One row per block size and capacity, or whatever tells points: means over seeds.
     """
 
     label: str
@@ -49,14 +50,16 @@ class Line:
     points: pd.DataFrame
 
 
-def lines_of(summary: pd.DataFrame) -> list[Line]:
-    """Group runs into lines, averaging over seeds."""
+def lines_of(
+    summary: pd.DataFrame, by: Sequence[str] = _POINT, metrics: Sequence[str] = _METRICS
+) -> list[Line]:
+    """Group runs into lines, averaging ``metrics`` over seeds; a point of a line is told ``by``."""
     frame = summary.sort_values([*DIALS, *_SWEPT], ignore_index=True)
     frame["variant"] = _names(frame, DIALS[1:])
     found = []
     for keys, rows in frame.groupby(["policy", "variant"], sort=False):
         policy, variant = (str(key) for key in keys)
-        points = rows.groupby(["block_size", "kv_capacity_tokens"], as_index=False)[_METRICS].mean()
+        points = rows.groupby(list(by), as_index=False)[list(metrics)].mean()
         label = f"{policy}, {variant}" if variant else policy
         found.append(Line(label, policy, variant, points))
     return found

@@ -202,6 +202,16 @@ def save(figure: Figure, directory: Path, stem: str) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     png, svg = directory / f"{stem}.png", directory / f"{stem}.svg"
     with rc_context({**RC, "svg.hashsalt": "prefixsim", "svg.fonttype": "none"}):
+        _settle(figure)
         figure.savefig(png, dpi=150, metadata={"Software": None})
         figure.savefig(svg, metadata={"Date": None, "Creator": None})
     return [png, svg]
+
+
+def _settle(figure: Figure) -> None:
+    """Lay out once and round: the solver's last digits vary, and an SVG has ids made of them."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for ax in figure.axes:
+        left, bottom, width, height = (round(value, 6) for value in ax.get_position().bounds)
+        ax.set_position((left, bottom, width, height))

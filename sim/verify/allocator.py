@@ -134,7 +134,7 @@ def make_allocator(log: Log, policy: str, clock: Callable[[], int]) -> Allocator
     takes_watermark = "watermark" in policies.options(policy_class)
     return policies.make(
         policy,
-        num_blocks=log.number("num_blocks", minimum=1) - num_reserved_blocks,
+        num_blocks=log.num_blocks() - num_reserved_blocks,
         block_size=log.number("block_size", minimum=1),
         clock=clock,
         # V0 was recorded without a watermark, which is not its default.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim.capacity import MAX_BLOCKS
 from sim.errors import UsageError
 
 Line = dict[str, Any]
@@ -66,6 +67,15 @@ class Log:
             raise UsageError(
                 f"{self.path}:1: {name} is {value!r} but must be a whole number of at least "
                 f"{minimum}."
+            )
+        return value
+
+    def num_blocks(self) -> int:
+        """Look up the number of physical blocks."""
+        value = self.number("num_blocks", minimum=1)
+        if value > MAX_BLOCKS:
+            raise UsageError(
+                f"{self.path}:1: num_blocks is {value} but at most {MAX_BLOCKS:,} can be replayed."
             )
         return value
 
