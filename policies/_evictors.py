@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from operator import length_hint
 from typing import ClassVar, Protocol
+
+from sim.types import OperationCounts
 
 
 class BlockMetadata:
@@ -28,9 +31,11 @@ class BlockMetadata:
 
 
 class Evictor(Protocol):
-    """Chooses which free cached block loses its content."""
+    """Chooses which free cached block loses its content; counts in ``counts`` what that takes."""
 
     free_table: dict[int, BlockMetadata]
+
+    def __init__(self, counts: OperationCounts | None = None) -> None: ...
 
     def add(self, block_id: int, metadata: BlockMetadata) -> None:
         """Take in a block that nobody holds any more."""
@@ -55,28 +60,36 @@ class ScanEvictor:
     The table is in order of insertion, hence nearly in order of time; the scan stops at the first
     block that is newer than the best so far. Of equally old blocks the one with the most hashed
     tokens goes first, the tail of a prefix before its head. Where many blocks share a time stamp,
-    as those of one long request do, every eviction scans them all.
+    as those of one long request do, every eviction scans them all. Since the order is that of
+    release, a block released first goes first even if one behind it was last accessed earlier.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: OperationCounts | None = None) -> None:
         self.free_table: dict[int, BlockMetadata] = {}
+        self._counts = counts or OperationCounts()
 
     def add(self, block_id: int, metadata: BlockMetadata) -> None:
         """Append to the table, O(1)."""
         self.free_table[block_id] = metadata
+        self._counts.dict_operations += 1
 
     def remove(self, block_id: int) -> None:
         """Delete from the table, O(1)."""
         del self.free_table[block_id]
+        self._counts.dict_operations += 1
 
     def evict(self) -> tuple[int, int]:
         """Scan for the oldest and, among those, deepest block: O(blocks of one time stamp)."""
         victim_id, victim = next(iter(self.free_table.items()))
-        for block_id, metadata in self.free_table.items():
+        entries = iter(self.free_table.items())
+        for block_id, metadata in entries:
             if victim.last_accessed_ns < metadata.last_accessed_ns:
                 break
             if victim.num_hashed_tokens < metadata.num_hashed_tokens:
                 victim_id, victim = block_id, metadata
+        # What the iterator has left says how far the scan went, without a counter in the loop.
+        self._counts.entries_scanned += len(self.free_table) - length_hint(entries)
+        self._counts.dict_operations += 1
         del self.free_table[victim_id]
         return victim_id, victim.key
 
@@ -95,24 +108,30 @@ class HeapEvictor:
 
     CLEANUP_THRESHOLD: ClassVar[int] = 50
 
-    def __init__(self) -> None:
+    def __init__(self, counts: OperationCounts | None = None) -> None:
         self.free_table: dict[int, BlockMetadata] = {}
+        self._counts = counts or OperationCounts()
         self.heap: list[tuple[int, int, int, int]] = []
 
     def add(self, block_id: int, metadata: BlockMetadata) -> None:
         """Push an entry, O(log heap); amortised clean-up."""
         self.free_table[block_id] = metadata
         heapq.heappush(self.heap, self._entry(block_id, metadata))
+        self._counts.dict_operations += 1
+        self._counts.heap_pushes += 1
         if len(self.heap) > self.CLEANUP_THRESHOLD * len(self.free_table):
             self.heap = [self._entry(*item) for item in self.free_table.items()]
             heapq.heapify(self.heap)
+            self._counts.heap_pushes += len(self.heap)
 
     def remove(self, block_id: int) -> None:
         """Delete from the table and leave a stale entry in the heap, O(1)."""
         del self.free_table[block_id]
+        self._counts.dict_operations += 1
 
     def evict(self) -> tuple[int, int]:
         """Pop until an entry still describes a free block."""
+        num_entries_before = len(self.heap)
         while True:
             last_accessed_ns, _, block_id, key = heapq.heappop(self.heap)
             metadata = self.free_table.get(block_id)
@@ -124,6 +143,10 @@ class HeapEvictor:
                 and metadata.key == key
             ):
                 del self.free_table[block_id]
+                num_popped = num_entries_before - len(self.heap)
+                self._counts.heap_pops += num_popped
+                self._counts.stale_entries_skipped += num_popped - 1
+                self._counts.dict_operations += num_popped + 1
                 return block_id, key
 
     def snapshot(self) -> list[int]:

@@ -32,6 +32,10 @@ class Block:
         return f"Block({self.block_id}, ref_count={self.ref_count}, key={self.key})"
 
 
+POINTERS_PER_MOVE = 4
+"""Pointers that are set when a block enters or leaves the queue: two of its own, two around it."""
+
+
 class FreeQueue:
     """Free blocks in the order in which they will be reused, next victim first.
 

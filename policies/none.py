@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, ClassVar
 
 from sim.errors import UsageError
-from sim.types import NO_MATCH, BlockUsage, Clock, PrefixMatch, Sequence
+from sim.types import NO_MATCH, BlockUsage, Clock, OperationCounts, PrefixMatch, Sequence
 
 
 class NoCaching:
@@ -34,6 +34,7 @@ class NoCaching:
         self.overhead_profiles(engine)
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.counts = OperationCounts()
         self.free_list = deque(range(1, num_blocks + 1))
         self.request_blocks: dict[str, list[int]] = {}
 
@@ -62,8 +63,11 @@ class NoCaching:
         num_new_blocks = -(-num_total // self.block_size) - (len(blocks) if blocks else 0)
         if num_new_blocks > len(self.free_list):
             return False
+        self.counts.dict_operations += 1
         if blocks is None:
             blocks = self.request_blocks[seq.request_id] = []
+            self.counts.dict_operations += 1
+            self.counts.objects_created += 1
         for _ in range(num_new_blocks):
             blocks.append(self.free_list.popleft())
         return True
@@ -74,6 +78,7 @@ class NoCaching:
     def free(self, seq: Sequence) -> None:
         """Put the blocks at the end of the list, head first."""
         self.free_list.extend(self.request_blocks.pop(seq.request_id, ()))
+        self.counts.dict_operations += 1
 
     def usage(self) -> BlockUsage:
         """Count blocks by state."""

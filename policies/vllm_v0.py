@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from policies._evictors import BlockMetadata, Evictor, HeapEvictor
 from sim.errors import UsageError
-from sim.types import BlockUsage, Clock, PrefixMatch, Sequence
+from sim.types import BlockUsage, Clock, OperationCounts, PrefixMatch, Sequence
 
 
 class BlockTracker:
@@ -95,11 +95,12 @@ class VllmV0:
         self.lookup = lookup
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.counts = OperationCounts()
         self.num_watermark_blocks = int(watermark * num_blocks)
         self.num_block_queries = 0
         self.num_block_hits = 0
         self.hashless_free = deque(range(num_blocks))
-        self.evictor = self.evictor_class()
+        self.evictor = self.evictor_class(self.counts)
         self.cached: dict[int, int] = {}
         self.ref_counts = [0] * num_blocks
         self.trackers: dict[int, BlockTracker] = {}
@@ -141,16 +142,21 @@ class VllmV0:
             blocks = self.request_blocks[seq.request_id] = []
             self._num_promoted[seq.request_id] = 0
             self._num_admitted_tokens[seq.request_id] = seq.num_tokens
+            self.counts.dict_operations += 2
+            self.counts.objects_created += 1
         elif num_total > self._num_admitted_tokens[seq.request_id]:
             num_touched = self._num_touched_blocks(seq.num_computed_tokens, num_tokens)
             if num_touched > self.num_free_blocks:
                 return False
         self._last_access_ns[seq.request_id] = self._clock()
+        # Its blocks, what it was admitted with (looked up or noted), and its last access.
+        self.counts.dict_operations += 3
         self._fill(seq, blocks, num_total)
         return True
 
     def cache_blocks(self, seq: Sequence) -> None:
         """Let the blocks registered in this step be hit from now on."""
+        self.counts.dict_operations += len(self._touched)
         for block_id in self._touched:
             tracker = self.trackers.get(block_id)
             if tracker is not None:
@@ -163,6 +169,7 @@ class VllmV0:
         num_promoted = self._num_promoted.pop(seq.request_id, 0)
         self._num_admitted_tokens.pop(seq.request_id, None)
         last_access_ns = self._last_access_ns.pop(seq.request_id, 0)
+        self.counts.dict_operations += 4 + len(blocks)
         for block_id in blocks:
             self.trackers[block_id].last_accessed_ns = last_access_ns
         for index, block_id in enumerate(blocks):
@@ -240,12 +247,14 @@ class VllmV0:
             else:
                 blocks.append(self._allocate_full_block(key))
         self._num_promoted[seq.request_id] = max(promoted, num_full_blocks)
+        self.counts.dict_operations += 2
         while len(blocks) * self.block_size < max(num_total, seq.num_tokens):
             blocks.append(self._take_block())
 
     def _allocate_full_block(self, key: int) -> int:
         """Share the cached copy if there is one, before a block is taken."""
         self.num_block_queries += 1
+        self.counts.dict_operations += 1
         cached_id = self.cached.get(key)
         if cached_id is not None:
             self.num_block_hits += 1
@@ -259,7 +268,9 @@ class VllmV0:
         if cached_id is None:
             self.cached[key] = block_id
             self._touched.append(block_id)
+            self.counts.dict_operations += 2
             return block_id
+        self.counts.dict_operations += 1
         self._release_hashless(block_id)
         self._hold_cached(cached_id)
         return cached_id
@@ -271,8 +282,12 @@ class VllmV0:
         else:
             block_id, key = self.evictor.evict()
             del self.cached[key]
+            self.counts.dict_operations += 1
+            self.counts.evictions += 1
         self.ref_counts[block_id] = 1
         self.trackers[block_id] = BlockTracker()
+        self.counts.dict_operations += 1
+        self.counts.objects_created += 1
         return block_id
 
     def _hold_cached(self, block_id: int) -> None:
@@ -281,11 +296,15 @@ class VllmV0:
             self.evictor.remove(block_id)
             tracker = self.trackers[block_id] = BlockTracker()
             tracker.computed = True
+            self.counts.dict_operations += 1
+            self.counts.objects_created += 1
 
     def _release_cached(self, block_id: int, key: int, index: int) -> None:
         self.ref_counts[block_id] -= 1
         if self.ref_counts[block_id] == 0:
             tracker = self.trackers.pop(block_id)
+            self.counts.dict_operations += 1
+            self.counts.objects_created += 1
             num_hashed_tokens = (index + 1) * self.block_size
             self.evictor.add(
                 block_id, BlockMetadata(key, num_hashed_tokens, tracker.last_accessed_ns)
@@ -295,6 +314,7 @@ class VllmV0:
         self.ref_counts[block_id] -= 1
         if self.ref_counts[block_id] == 0:
             del self.trackers[block_id]
+            self.counts.dict_operations += 1
             self.hashless_free.appendleft(block_id)
 
 

@@ -47,6 +47,7 @@ class VllmV0Scan(VllmV0):
     def _count_hits_after_allocating(self, keys: list[int], stop: int) -> int:
         """Foresee which cached blocks will still be there when the allocation reaches them."""
         num_hashless = len(self.hashless_free)
+        # A lookup changes nothing, counts included: those of the rehearsal are dropped.
         evictor = ScanEvictor()
         evictor.free_table = dict(self.evictor.free_table)
         evicted: set[int] = set()

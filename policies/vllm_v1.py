@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any, ClassVar
 
-from policies._free_queue import Block, FreeQueue
-from sim.types import BlockUsage, Clock, PrefixMatch, Sequence
+from policies._free_queue import POINTERS_PER_MOVE, Block, FreeQueue
+from sim.types import BlockUsage, Clock, OperationCounts, PrefixMatch, Sequence
 
 
 class VllmV1:
@@ -54,6 +54,7 @@ class VllmV1:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.counts = OperationCounts()
         first = 1 if null_block else 0
         self._blocks = [Block(block_id) for block_id in range(first + num_blocks)]
         self.free_queue = FreeQueue(self._blocks[first:])
@@ -98,13 +99,16 @@ class VllmV1:
             if request_blocks is None:
                 request_blocks = self.request_blocks[seq.request_id] = []
                 self._num_registered[seq.request_id] = len(hits)
+                self.counts.dict_operations += 2
+                self.counts.objects_created += 1
             for block in hits:
                 if block.ref_count == 0:
                     self.free_queue.remove(block)
                 block.ref_count += 1
             request_blocks.extend(hits)
-            for _ in range(num_new_blocks):
-                request_blocks.append(self._take_free_block())
+            self._take_free_blocks(request_blocks, num_new_blocks)
+            self.counts.pointer_updates += POINTERS_PER_MOVE * num_evictable_hits
+        self.counts.dict_operations += 1
         self._register_full_blocks(seq, num_total)
         return True
 
@@ -115,7 +119,11 @@ class VllmV1:
         """Release tail first."""
         blocks = self.request_blocks.pop(seq.request_id, [])
         self._num_registered.pop(seq.request_id, None)
+        num_free_before = self.free_queue.num_blocks
         self._release(reversed(blocks))
+        num_released = self.free_queue.num_blocks - num_free_before
+        self.counts.dict_operations += 2
+        self.counts.pointer_updates += POINTERS_PER_MOVE * num_released
 
     def usage(self) -> BlockUsage:
         """Count blocks by state; the null block is not counted."""
@@ -150,6 +158,18 @@ class VllmV1:
             if block.ref_count == 0:
                 self.free_queue.append(block)
 
+    def _take_free_blocks(self, request_blocks: list[Block], num_blocks: int) -> None:
+        if num_blocks <= 0:
+            return
+        num_cached_before, num_keys_before = self._num_cached_blocks, len(self.cached)
+        for _ in range(num_blocks):
+            request_blocks.append(self._take_free_block())
+        num_evicted = num_cached_before - self._num_cached_blocks
+        num_lost_keys = num_keys_before - len(self.cached)
+        self.counts.evictions += num_evicted
+        self.counts.dict_operations += 2 * num_evicted + num_lost_keys
+        self.counts.pointer_updates += POINTERS_PER_MOVE * num_blocks
+
     def _take_free_block(self) -> Block:
         block = self.free_queue.popleft()
         if block.key is not None:
@@ -161,6 +181,7 @@ class VllmV1:
 
     def _register_full_blocks(self, seq: Sequence, num_tokens: int) -> None:
         """Make the blocks that ``num_tokens`` fill hittable, before they are even computed."""
+        self.counts.dict_operations += 1
         start = self._num_registered[seq.request_id]
         stop = min(num_tokens // self.block_size, len(seq.block_keys))
         if start >= stop:
@@ -172,6 +193,8 @@ class VllmV1:
             self._register(block.key, block)
         self._num_cached_blocks += stop - start
         self._num_registered[seq.request_id] = stop
+        self.counts.dict_operations += 2 + 2 * (stop - start)
+        self.counts.objects_created += stop - start
 
     def _lookup(self, key: int) -> Block | None:
         same = self.cached.get(key)
