@@ -149,8 +149,9 @@ class VllmV0:
             if num_touched > self.num_free_blocks:
                 return False
         self._last_access_ns[seq.request_id] = self._clock()
-        # Its blocks, what it was admitted with (looked up or noted), and its last access.
-        self.counts.dict_operations += 3
+        # Its blocks, what it was admitted with (looked up or noted), its last access, and how many
+        # blocks are promoted, before and after.
+        self.counts.dict_operations += 5
         self._fill(seq, blocks, num_total)
         return True
 
@@ -247,7 +248,6 @@ class VllmV0:
             else:
                 blocks.append(self._allocate_full_block(key))
         self._num_promoted[seq.request_id] = max(promoted, num_full_blocks)
-        self.counts.dict_operations += 2
         while len(blocks) * self.block_size < max(num_total, seq.num_tokens):
             blocks.append(self._take_block())
 

@@ -108,7 +108,8 @@ class VllmV1:
             request_blocks.extend(hits)
             self._take_free_blocks(request_blocks, num_new_blocks)
             self.counts.pointer_updates += POINTERS_PER_MOVE * num_evictable_hits
-        self.counts.dict_operations += 1
+        # Its blocks, and how many of them are registered.
+        self.counts.dict_operations += 2
         self._register_full_blocks(seq, num_total)
         return True
 
@@ -181,7 +182,6 @@ class VllmV1:
 
     def _register_full_blocks(self, seq: Sequence, num_tokens: int) -> None:
         """Make the blocks that ``num_tokens`` fill hittable, before they are even computed."""
-        self.counts.dict_operations += 1
         start = self._num_registered[seq.request_id]
         stop = min(num_tokens // self.block_size, len(seq.block_keys))
         if start >= stop:

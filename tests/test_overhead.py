@@ -1,6 +1,7 @@
 """Modelled overhead: what a step does, what a profile says it takes, how it adds to time."""
 
 import json
+import shlex
 from dataclasses import asdict, fields
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 from helpers import make, requests_of, sequence_of
 
 import policies
+from sim import cli
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import run
 from sim.overhead import document_of, load_profile, load_shipped, profile_names, resolve
-from sim.overhead.build import documents, profile_name, read_table
+from sim.overhead.build import documents, own_documents, profile_name, read_table
 from sim.overhead.fit import fit_profile
 from sim.overhead.profile import OverheadProfile, profile_to_document
 from sim.scheduler import Scheduler, SchedulerConfig
@@ -152,7 +154,7 @@ def test_the_baseline_of_v0_is_v0_without_caching():
 
 
 def test_shipped_profiles_are_what_their_table_gives():
-    rebuilt = documents()
+    rebuilt = documents() | own_documents()
     assert set(rebuilt) <= set(profile_names())
     for name, document in rebuilt.items():
         shipped = document_of(name)
@@ -271,3 +273,22 @@ def test_cascade_saves_the_reads_of_a_common_prefix():
         for share in (0.0, 1.0)
     ]
     assert off[0] == off[1]
+
+
+def test_a_measured_table_becomes_a_profile_that_a_run_takes(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(
+            shlex.split(
+                "overhead --policy vllm_v1 --block-sizes 8,16 --prompt-tokens 64,128 "
+                f"--hit-rates 0,0.5 --repetitions 5 --fit {tmp_path}"
+            )
+        )
+    assert ended.value.code == 0
+    path = tmp_path / "vllm_v1.json"
+    assert "median error of an allocation" in capsys.readouterr().err
+    assert serve(overhead=str(path))["overhead_s"] > 0
+
+
+def test_our_own_profiles_are_shipped_for_every_policy():
+    for name in policies.names():
+        assert serve(policy=name, overhead="own")["overhead"] == f"own-{name}"

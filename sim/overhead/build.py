@@ -11,9 +11,11 @@ from typing import Any
 import pandas as pd
 
 from sim.overhead.fit import fit_profile
+from sim.overhead.measure import wide
 from sim.overhead.profile import profile_to_document
 
 TABLE = "vllm_allocator_overhead.csv"
+OWN_TABLE = "own_overhead.csv"
 _SOURCE = (
     "Fitted to CPU times of the block manager of the released package vLLM {version} ({engine}, "
     "prefix caching {caching}), driven directly: one thread, CPython 3.11.7, an Intel Xeon virtual "
@@ -51,10 +53,37 @@ def documents() -> dict[str, dict[str, Any]]:
     return found
 
 
+def fit_measured(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Fit a profile to each policy of a table that ``prefixsim overhead`` measured."""
+    found = {}
+    for policy, group in wide(table).groupby("policy"):
+        rows = group.reset_index(drop=True)
+        profile, residuals = fit_profile(
+            rows,
+            evicts=bool(rows["evicted_blocks"].any()),
+            scans=bool(rows["scanned_entries"].any()),
+        )
+        where = f"{table['python'].iloc[0]}, {table['machine'].iloc[0]}"
+        found[str(policy)] = profile_to_document(
+            profile,
+            f"Fitted to CPU times of our own policy {policy}, as 'prefixsim overhead' measures "
+            f"them: one thread, {where}, prefixsim {table['version'].iloc[0]}.",
+            {r.operation: asdict(r) for r in residuals},
+        )
+    return found
+
+
+def own_documents() -> dict[str, dict[str, Any]]:
+    """Fit our own policies, by the table that comes with the package."""
+    with resources.as_file(resources.files("sim.overhead") / "data" / OWN_TABLE) as path:
+        measured = fit_measured(pd.read_csv(path))
+    return {f"own-{policy}": document for policy, document in measured.items()}
+
+
 def main() -> None:
     """Write all profiles."""
     folder = Path(__file__).parent / "data"
-    for name, document in documents().items():
+    for name, document in (documents() | own_documents()).items():
         text = json.dumps(document, indent=2) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
 
