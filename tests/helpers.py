@@ -7,7 +7,7 @@ import pytest
 
 import policies
 from sim.scheduler import Scheduler, SchedulerConfig
-from sim.types import NO_MATCH, Inspectable, Request, Sequence
+from sim.types import NO_MATCH, Batch, Inspectable, Request, Sequence
 from workloads.content import Interner, TokenIds
 
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
@@ -115,3 +115,11 @@ def serve_in_two_calls(allocator, requests, clock):
             allocator.cache_blocks(seq)
         allocator.free(seq)
     return cached
+
+
+def batch_of(*sequences):
+    """Sum a step up from (new tokens, computed tokens) per sequence."""
+    batch = Batch()
+    for num_new_tokens, num_computed_tokens in sequences:
+        batch.add(num_new_tokens, num_computed_tokens)
+    return batch

@@ -7,7 +7,6 @@ import sys
 import pandas as pd
 import pytest
 
-from sim import cli
 from sim.columns import columns_of
 
 SMALL = [
@@ -16,19 +15,6 @@ SMALL = [
     "--workload-arg=output=4",
     "--workload-arg=num_prefixes=2",
 ]
-
-
-@pytest.fixture
-def prefixsim(capsys):
-    """Run the command line in this process; give exit code, stdout and stderr."""
-
-    def run(*args):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(arg) for arg in args])
-        output = capsys.readouterr()
-        return ended.value.code, output.out, output.err
-
-    return run
 
 
 def test_run_prints_one_json_object_of_the_summary_row(prefixsim):

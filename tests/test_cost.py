@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from helpers import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,13 +23,6 @@ COST = StepCost(
     ns_per_prefill_context_token=1.5,
 )
 PAIRS = list_presets()
-
-
-def batch_of(*sequences):
-    batch = Batch()
-    for num_new_tokens, num_computed_tokens in sequences:
-        batch.add(num_new_tokens, num_computed_tokens)
-    return batch
 
 
 # Worked values

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from helpers import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,17 +12,9 @@ from sim.cost_fit import residuals_of
 from sim.errors import UsageError
 from sim.presets import list_presets, load_preset
 from sim.presets.build import HERE, build, table_points
-from sim.types import Batch
 
 FITTED = json.loads((HERE / "facts.json").read_text())["fitted"]
 PAIRS = list_presets()
-
-
-def batch_of(*sequences):
-    batch = Batch()
-    for num_new_tokens, num_computed_tokens in sequences:
-        batch.add(num_new_tokens, num_computed_tokens)
-    return batch
 
 
 @pytest.mark.parametrize("pair", PAIRS)

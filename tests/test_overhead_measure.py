@@ -9,8 +9,6 @@ import pytest
 from helpers import Clock, make, policy_cases, requests_of, serve_in_turn, state_of
 
 import policies
-from sim import cli
-from sim.cli import overhead
 from sim.errors import UsageError
 from sim.overhead import compare as comparing
 from sim.overhead.measure import OPERATIONS, measure, measure_grid, wide
@@ -154,21 +152,6 @@ def test_timed_answers_as_the_allocator_within(policy, args):
     assert calls == {"match_prefix": 9, "allocate": 27, "cache_blocks": 27, "free": 9}
     with pytest.raises(AttributeError):
         _ = allocator.nothing
-
-
-@pytest.fixture
-def prefixsim(capsys):
-    """Run the command line in this process; give exit code, stdout and stderr."""
-    if all(registered.name != "overhead" for registered in cli.app.registered_commands):
-        cli.app.command("overhead")(overhead.command)
-
-    def run(*args):
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(arg) for arg in args])
-        output = capsys.readouterr()
-        return ended.value.code, output.out, output.err
-
-    return run
 
 
 TINY = ["--block-sizes=16", "--prompt-tokens=1024", "--hit-rates=0.5", "--repetitions=2"]

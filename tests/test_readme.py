@@ -11,7 +11,8 @@ import policies
 from sim import cli
 from sim.columns import COLUMNS, columns_of
 from sim.config import option_name, setting_of, settings
-from sim.sweep import check, expand, read_axes
+from sim.experiment import check
+from sim.sweep import expand, read_axes
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
