@@ -27,8 +27,8 @@ class Setting:
     help: str
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    above: float | None = None
     maximum: float | None = None
-    allow_minimum: bool = False
     optional: bool = False
 
 
@@ -104,7 +104,6 @@ class RunConfig:
         "it once (cascade attention), 0 to 1.",
         minimum=0.0,
         maximum=1.0,
-        allow_minimum=True,
     )
     arrival: str = _setting(
         "trace",
@@ -113,16 +112,16 @@ class RunConfig:
         choices=("trace", "poisson", "gamma", "constant"),
     )
     rate: float | None = _setting(
-        None, "Arrivals", "Requests per second of the process.", minimum=0.0, optional=True
+        None, "Arrivals", "Requests per second of the process.", above=0.0, optional=True
     )
     burstiness: float = _setting(
         1.0,
         "Arrivals",
         "Shape of the gamma process: 1 is Poisson, smaller is burstier.",
-        minimum=0.0,
+        above=0.0,
     )
     rate_scale: float = _setting(
-        1.0, "Arrivals", "Speed up recorded arrivals by this factor.", minimum=0.0
+        1.0, "Arrivals", "Speed up recorded arrivals by this factor.", above=0.0
     )
     sessions: str = _setting(
         "open",
@@ -210,14 +209,13 @@ def _parse(setting_field: Field[Any], value: object) -> object:
         )
     if setting.choices and parsed not in setting.choices:
         raise UsageError(f"{option} {parsed!r} must be one of {', '.join(setting.choices)}.")
-    if setting.minimum is not None and isinstance(parsed, int | float):
-        # A rate or a factor of 0 would mean that nothing ever arrives.
-        if kind is float and parsed <= setting.minimum and not setting.allow_minimum:
-            raise UsageError(f"{option} {parsed:g} must be greater than {setting.minimum:g}.")
-        if parsed < setting.minimum:
-            raise UsageError(f"{option} {parsed} must be at least {setting.minimum:g}.")
-        if setting.maximum is not None and parsed > setting.maximum:
-            raise UsageError(f"{option} {parsed:g} must be at most {setting.maximum:g}.")
+    # A rate or a factor of 0 would mean that nothing ever arrives, hence `above`.
+    if setting.above is not None and parsed <= setting.above:
+        raise UsageError(f"{option} {parsed:g} must be greater than {setting.above:g}.")
+    if setting.minimum is not None and parsed < setting.minimum:
+        raise UsageError(f"{option} {parsed} must be at least {setting.minimum:g}.")
+    if setting.maximum is not None and parsed > setting.maximum:
+        raise UsageError(f"{option} {parsed:g} must be at most {setting.maximum:g}.")
     return parsed
 
 
