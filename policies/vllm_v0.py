@@ -122,10 +122,12 @@ class VllmV0:
         num_full_blocks = min(seq.num_tokens // self.block_size, len(keys))
         if self.lookup == "vllm":
             num_hits = self._bisect(keys, num_full_blocks)
+            block_ids = self._leading_run(keys, num_hits)
         else:
-            num_hits = len(self._leading_run(keys, num_full_blocks))
+            block_ids = self._leading_run(keys, num_full_blocks)
+            num_hits = len(block_ids)
         return PrefixMatch(
-            block_ids=tuple(self._leading_run(keys, num_hits)),
+            block_ids=tuple(block_ids),
             num_tokens=min(num_hits * self.block_size, seq.num_tokens - 1),
             num_hit_blocks=num_hits,
             num_queried_blocks=num_full_blocks,
