@@ -19,6 +19,7 @@ from sim.capacity import num_usable_blocks
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import Engine
+from sim.errors import UsageError
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -159,6 +160,25 @@ def overhead_of(config: RunConfig) -> tuple[OverheadProfile, str]:
     profiles = getattr(policy, "overhead_profiles", {})
     chosen = profiles(**args) if callable(profiles) else profiles
     return resolve(config.overhead, config.policy, dict(chosen))
+
+
+def check(config: RunConfig) -> None:
+    """Fail early on what can be seen without running.
+
+    Raises
+    ------
+    UsageError
+        Unknown policy, option, preset or workload, or a cost file that cannot be used.
+    """
+    policy = policies.load(config.policy)
+    policies.convert_args(config.policy, policy, dict(config.policy_args))
+    cost_of(config)
+    overhead_of(config)
+    if config.workload not in GENERATORS and not Path(config.workload).exists():
+        raise UsageError(
+            f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "
+            "a file that exists; check its name and folder."
+        )
 
 
 def run(

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from sim.columns import Table, columns_of
 from sim.recorder import UNKNOWN, Recorder
+
+Times = NDArray[np.int64]
 
 
 def make_frame(table: Table, data: dict[str, Any] | list[dict[str, Any]]) -> pd.DataFrame:
@@ -21,13 +24,10 @@ def make_frame(table: Table, data: dict[str, Any] | list[dict[str, Any]]) -> pd.
 def request_table(recorder: Recorder, run_id: str) -> pd.DataFrame:
     """Lay out one row per request, in order of arrival."""
     records = recorder.requests
-    arrival = np.array([r.arrival_ns for r in records], dtype=np.int64)
-    times = {
-        "arrival_s": arrival / 1e9,
-        "admitted_s": _seconds([r.admitted_ns for r in records]),
-        "first_token_s": _seconds([r.first_token_ns for r in records]),
-        "finished_s": _seconds([r.finished_ns for r in records]),
-    }
+    arrival, admitted, first_token, finished = (
+        np.array([getattr(r, f"{event}_ns") for r in records], dtype=np.int64)
+        for event in ("arrival", "admitted", "first_token", "finished")
+    )
     num_output_tokens = np.array([r.request.num_output_tokens for r in records], dtype=np.int64)
     later_tokens = np.where(num_output_tokens > 1, num_output_tokens - 1, np.nan)
     return make_frame(
@@ -41,16 +41,14 @@ def request_table(recorder: Recorder, run_id: str) -> pd.DataFrame:
             "num_output_tokens": num_output_tokens,
             "num_cached_tokens": [r.num_cached_tokens for r in records],
             "num_preemptions": [r.num_preemptions for r in records],
-            **times,
-            "queue_ms": _elapsed([r.admitted_ns for r in records], arrival) / 1e6,
-            "ttft_ms": _elapsed([r.first_token_ns for r in records], arrival) / 1e6,
-            "tpot_ms": _elapsed(
-                [r.finished_ns for r in records],
-                np.array([r.first_token_ns for r in records], dtype=np.int64),
-            )
-            / later_tokens
-            / 1e6,
-            "e2e_s": _elapsed([r.finished_ns for r in records], arrival) / 1e9,
+            "arrival_s": arrival / 1e9,
+            "admitted_s": _seconds(admitted),
+            "first_token_s": _seconds(first_token),
+            "finished_s": _seconds(finished),
+            "queue_ms": _elapsed(arrival, admitted) / 1e6,
+            "ttft_ms": _elapsed(arrival, first_token) / 1e6,
+            "tpot_ms": _elapsed(first_token, finished) / later_tokens / 1e6,
+            "e2e_s": _elapsed(arrival, finished) / 1e9,
         },
     )
 
@@ -123,15 +121,13 @@ def summarize(
     return row
 
 
-def _seconds(times_ns: list[int]) -> np.ndarray:
-    times = np.array(times_ns, dtype=np.int64)
-    return np.where(times == UNKNOWN, np.nan, times / 1e9)
+def _seconds(times_ns: Times) -> NDArray[np.float64]:
+    return np.where(times_ns == UNKNOWN, np.nan, times_ns / 1e9)
 
 
-def _elapsed(times_ns: list[int], since_ns: np.ndarray) -> np.ndarray:
-    times = np.array(times_ns, dtype=np.int64)
-    known = (times != UNKNOWN) & (since_ns != UNKNOWN)
-    return np.where(known, times - since_ns, np.nan)
+def _elapsed(since_ns: Times, until_ns: Times) -> NDArray[np.float64]:
+    known = (since_ns != UNKNOWN) & (until_ns != UNKNOWN)
+    return np.where(known, until_ns - since_ns, np.nan)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -8,18 +8,17 @@ same runs give the same bytes.
 from __future__ import annotations
 
 import json
-import math
-import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from sim.columns import Table
 from sim.errors import UsageError
 from sim.experiment import VERSION, Run
+from sim.jsonable import without_nan
 from sim.results import make_frame
 
 _ORDER = [
@@ -73,7 +72,7 @@ class ResultStore:
                 "run_id": run.run_id,
                 "version": VERSION,
                 "config": run.config.to_dict(),
-                "summary": plain(run.summary),
+                "summary": without_nan(run.summary),
                 "warnings": run.warnings,
             }
             text = json.dumps(record, indent=2, allow_nan=False)
@@ -106,15 +105,20 @@ class ResultStore:
 
     def requests(self) -> pd.DataFrame:
         """Collect the request tables, runs in the order of `summaries`."""
-        return self._collect("requests")
+        return self._collect("requests", self.summaries()["run_id"])
 
     def steps(self) -> pd.DataFrame:
         """Collect the step tables of the runs that kept steps."""
-        return self._collect("steps")
+        return self._collect("steps", self.summaries()["run_id"])
 
     def write_tables(self) -> list[Path]:
         """Write every table as Parquet and CSV; return what was written."""
-        tables = {"summary": self.summaries(), "requests": self.requests(), "steps": self.steps()}
+        summary = self.summaries()
+        tables = {
+            "summary": summary,
+            "requests": self._collect("requests", summary["run_id"]),
+            "steps": self._collect("steps", summary["run_id"]),
+        }
         paths = []
         for name, frame in tables.items():
             if not len(frame):
@@ -125,21 +129,7 @@ class ResultStore:
             paths += [parquet, csv]
         return paths
 
-    def _collect(self, table: Table) -> pd.DataFrame:
-        run_ids = self.summaries()["run_id"]
+    def _collect(self, table: Table, run_ids: Iterable[str]) -> pd.DataFrame:
         paths = [self._runs / run_id / f"{table}.parquet" for run_id in run_ids]
         frames = [pd.read_parquet(path) for path in paths if path.is_file()]
         return pd.concat(frames, ignore_index=True) if frames else make_frame(table, {})
-
-
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Replace NaN by None, which JSON has."""
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in row.items()
-    }
-
-
-def default_jobs() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,9 +14,8 @@ import joblib
 import policies
 from sim.config import RunConfig, option_name, settings
 from sim.errors import UsageError
-from sim.experiment import VERSION, cost_of, overhead_of, run
+from sim.experiment import VERSION, run
 from sim.store import ResultStore
-from workloads import GENERATORS
 
 Axes = dict[str, list[Any]]
 """Values of each setting; a dial or option is named ``workload_args.hit_rate``."""
@@ -114,25 +113,6 @@ def _known_args(policy: str, args: dict[str, Any], axes: Axes) -> dict[str, Any]
         for option in policies.options(policies.load(str(name)))
     }
     return {key: value for key, value in args.items() if key in mine or key not in others}
-
-
-def check(config: RunConfig) -> None:
-    """Fail early on what can be seen without running.
-
-    Raises
-    ------
-    UsageError
-        Unknown policy, option, preset or workload, or a cost file that cannot be used.
-    """
-    policy = policies.load(config.policy)
-    policies.convert_args(config.policy, policy, dict(config.policy_args))
-    cost_of(config)
-    overhead_of(config)
-    if config.workload not in GENERATORS and not Path(config.workload).exists():
-        raise UsageError(
-            f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "
-            "a file that exists; check its name and folder."
-        )
 
 
 def sweep(

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sim.columns import columns_of
+from sim.jsonable import without_nan
 
 SHOWN = (
     "hit_rate",
@@ -71,7 +72,7 @@ def note(sentence: str) -> None:
 
 def print_json(data: object) -> None:
     """Print one JSON document; NaN, which JSON lacks, becomes null."""
-    sys.stdout.write(json.dumps(_without_nan(data), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(without_nan(data), indent=2, allow_nan=False) + "\n")
 
 
 def progress() -> Progress:
@@ -123,11 +124,3 @@ def summary_table(title: str, summary: Mapping[str, Any]) -> Table:
         column = columns[name]
         grid.add_row(name, show(summary[name]), column.unit, column.meaning)
     return grid
-
-
-def _without_nan(data: object) -> object:
-    if isinstance(data, dict):
-        return {key: _without_nan(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_without_nan(value) for value in data]
-    return None if isinstance(data, float) and math.isnan(data) else data

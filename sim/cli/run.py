@@ -35,10 +35,10 @@ def command(
 
     WORKLOAD is a trace file (Mooncake JSONL) or the name of a generator (shared-prefix).
     """
-    from sim import experiment, store, sweep  # noqa: PLC0415 - keeps --help quick
+    from sim import experiment, store  # noqa: PLC0415 - keeps --help quick
 
     config = RunConfig(**settings_of(chosen))
-    sweep.check(config)
+    experiment.check(config)
     results = store.ResultStore(output) if output is not None else None
     if results is not None:
         results.prepare()

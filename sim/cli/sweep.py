@@ -60,7 +60,9 @@ def command(
     where it stopped: points that the results folder has are not run twice. A point that fails is
     reported and does not stop the others.
     """
-    from sim import store, sweep  # noqa: PLC0415 - keeps --help quick
+    import joblib  # noqa: PLC0415 - keeps --help quick
+
+    from sim import experiment, store, sweep  # noqa: PLC0415
 
     axes = sweep.read_axes(file) if file is not None else {}
     axes.update(_axes(chosen))
@@ -73,7 +75,7 @@ def command(
         raise UsageError(f"--jobs {jobs} must be at least 1.")
     configs = sweep.expand(axes)
     for config in configs:
-        sweep.check(config)
+        experiment.check(config)
     results = store.ResultStore(output)
     results.prepare()
     failures: list[sweep.Outcome] = []
@@ -92,7 +94,7 @@ def command(
             outcomes = sweep.sweep(
                 configs,
                 results,
-                jobs=jobs or store.default_jobs(),
+                jobs=jobs or joblib.cpu_count(),
                 keep_steps=steps,
                 fresh=fresh,
                 on_outcome=on_outcome,
