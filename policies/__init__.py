@@ -11,6 +11,9 @@ A file of this folder that does not begin with an underscore is a policy; it nam
     Names of the overhead profiles that price it, by ``vllm`` (the real code) and ``own`` (ours).
 ``num_reserved_blocks``
     Physical blocks beyond the usable ones, such as vLLM V1's null block.
+``recomputes_last_block``
+    Whether a prompt that is cached whole has its last block computed again (as by default), or its
+    last token only: what a cache that never evicts would hit depends on it.
 
 An allocator counts what it does in ``counts``, a `sim.types.OperationCounts`; its lookups are not
 counted, since they change nothing. What a loop does is counted once, after it.

@@ -24,6 +24,8 @@ _METHODS = (
     "max_request_blocks",
 )
 
+_EVERY_POLICY_TAKES = ("num_blocks", "block_size", "clock")
+
 
 def names() -> list[str]:
     """List the policies that ship with the package."""
@@ -86,7 +88,11 @@ def variants() -> dict[str, str]:
 def options(policy: type[Allocator]) -> dict[str, inspect.Parameter]:
     """List the keyword options of a policy beyond what every policy takes."""
     parameters = inspect.signature(policy).parameters.values()
-    return {p.name: p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {
+        p.name: p
+        for p in parameters
+        if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in _EVERY_POLICY_TAKES
+    }
 
 
 def convert_args(
@@ -120,8 +126,10 @@ def _convert(key: str, value: object, default: object) -> object:
             return kind(str(value))
         except ValueError:
             pass
-    rule = "true or false" if kind is bool else f"of type {kind.__name__}"
-    raise UsageError(f"--policy-arg {key}={value}: the value must be {rule}, as {default!r} is.")
+    rules = {bool: "true or false", int: "a whole number", float: "a number"}
+    rule = rules.get(kind, f"of type {kind.__name__}")
+    shown = str(default).lower() if kind is bool else str(default)
+    raise UsageError(f"--policy-arg {key}={value} must be {rule}, such as {shown}.")
 
 
 def make(
@@ -134,10 +142,16 @@ def make(
 ) -> Allocator:
     """Make the allocator of a policy with ``num_blocks`` usable blocks."""
     policy: Any = load(name)
-    allocator: Allocator = policy(
-        num_blocks=num_blocks,
-        block_size=block_size,
-        clock=clock,
-        **convert_args(name, policy, args or {}),
-    )
+    options = convert_args(name, policy, args or {})
+    try:
+        allocator: Allocator = policy(
+            num_blocks=num_blocks, block_size=block_size, clock=clock, **options
+        )
+    except TypeError as error:
+        if ":" not in name:
+            raise
+        raise UsageError(
+            f"--policy {name!r} cannot be made ({error}); its constructor takes num_blocks, "
+            "block_size and clock, and options of its own as keywords with a default."
+        ) from error
     return allocator

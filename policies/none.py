@@ -48,7 +48,8 @@ class NoCaching:
         }
         if engine not in known:
             raise UsageError(
-                f"engine={engine!r} was not measured without caching: choose {', '.join(known)}."
+                f"--policy-arg engine={engine} was not measured without caching: choose "
+                f"{', '.join(known)}."
             )
         return {"vllm": known[engine], "own": "own-none"}
 

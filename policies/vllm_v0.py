@@ -71,6 +71,8 @@ class VllmV0:
     overhead_profiles: ClassVar[dict[str, str]] = {"vllm": "vllm-0.8.5-v0", "own": "own-vllm_v0"}
     variants: ClassVar[tuple[str, ...]] = ("v0-0.8.5",)
     num_reserved_blocks: ClassVar[int] = 0
+    # Of a fully cached prompt one token is computed, in place.
+    recomputes_last_block: ClassVar[bool] = False
     evictor_class: ClassVar[type[Evictor]] = HeapEvictor
 
     def __init__(
@@ -84,13 +86,13 @@ class VllmV0:
     ) -> None:
         if not 0 <= watermark < 1:
             raise UsageError(
-                f"watermark={watermark} is outside [0, 1): it is the share of blocks that an "
-                "admission leaves free; vLLM's default is 0.01."
+                f"--policy-arg watermark={watermark} is outside [0, 1): it is the share of blocks "
+                "that an admission leaves free; vLLM's default is 0.01."
             )
         if lookup not in ("vllm", "walk"):
             raise UsageError(
-                f"lookup={lookup!r} is not a way to look a prefix up: choose 'vllm' (as the "
-                "release does) or 'walk' (the leading run that is really cached)."
+                f"--policy-arg lookup={lookup} is not a way to look a prefix up: choose 'vllm' "
+                "(as the release does) or 'walk' (the leading run that is really cached)."
             )
         self.lookup = lookup
         self.num_blocks = num_blocks

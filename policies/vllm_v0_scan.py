@@ -30,6 +30,7 @@ class VllmV0Scan(VllmV0):
         "own": "own-vllm_v0_scan",
     }
     variants: ClassVar[tuple[str, ...]] = ("v0-0.6.4",)
+    recomputes_last_block: ClassVar[bool] = True
     evictor_class: ClassVar[type[Evictor]] = ScanEvictor
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 
@@ -58,6 +59,15 @@ def num_usable_blocks(
                 "or 'auto'."
             )
         number = float(form["number"])
+        if not math.isfinite(number):
+            raise UsageError(
+                f"--kv-capacity {capacity[:12]!r}... is more than any memory holds; lower it."
+            )
+        if form["unit"] != "%" and not number.is_integer():
+            raise UsageError(
+                f"--kv-capacity {capacity!r} must be a whole number of {form['unit'] or 'tokens'}; "
+                "drop the fraction."
+            )
         if form["unit"] == "blocks":
             num_tokens = int(number) * block_size
         elif form["unit"] == "%":

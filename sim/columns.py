@@ -30,16 +30,20 @@ COLUMNS: tuple[Column, ...] = (
         """
         run_id | str | | hash of the configuration: same id, same bytes
         workload | str | | trace file or generator
+        workload_digest | str | | digest of the trace file, empty for a generator
         workload_args | str | | dials of the generator
         trace_block_size | int64 | tokens | tokens that a hash id of the trace stands for
         lenient | bool | | whether bad rows of the trace were skipped
         policy | str | | allocator
+        policy_digest | str | | digest of the source of a policy from outside
         policy_args | str | | options of the policy
         block_size | int64 | tokens | block size of the engine
         kv_capacity_tokens | int64 | tokens | usable blocks times block size
         num_blocks | int64 | blocks | usable blocks of the pool
         cost | str | | preset or file that priced the steps
+        cost_digest | str | | digest of the cost file, empty for a preset
         overhead | str | | profile that priced cache management
+        overhead_digest | str | | digest of the profile's file, empty for a built-in one
         overlap | bool | | whether cache management runs beside the GPU
         cascade | float64 | | share of the reads of a common prefix that are saved
         reuse | str | | all, or prefill: which blocks are cached
@@ -58,8 +62,8 @@ COLUMNS: tuple[Column, ...] = (
         num_output_tokens | int64 | tokens | output tokens of the finished requests
         num_cached_tokens | int64 | tokens | prompt tokens hit at first admission
         hit_rate | float64 | | cached / prompt tokens, each request once
-        infinite_hit_rate | float64 | | hit_rate of a cache that never evicts
-        block_hit_rate | float64 | | the same in full blocks of the prompts
+        infinite_hit_rate | float64 | | hit_rate of the policy's rules in a cache that never evicts
+        block_hit_rate | float64 | | hit / full blocks of the prompts
         mean_request_hit_rate | float64 | | mean over requests of cached / prompt tokens
         share_requests_hit | float64 | | share of requests with any hit
         last_half_hit_rate | float64 | | hit_rate over the last half of the requests, after warm-up

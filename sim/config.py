@@ -5,18 +5,18 @@ The command line, TOML files of sweeps and the README's table are all made from 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal, cast
 
 from sim.errors import UsageError
 
 Group = Literal["Workload", "Engine", "Policy", "Cost", "Arrivals"]
 Args = tuple[tuple[str, str], ...]
+
+_MAX_INT = 2**31 - 1
+"""Largest whole number of a setting: what is counted stays within the 64 bits of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +146,6 @@ class RunConfig:
             "policy_args": dict(self.policy_args),
         }
 
-    def run_id(self, version: str) -> str:
-        """Name the run: equal only where configuration, input files and version are.
-
-        The content of trace and cost files counts, not where they lie.
-        """
-        data = self.to_dict()
-        for name in ("workload", "cost", "overhead"):
-            path = data[name]
-            if path is not None and Path(path).is_file():
-                with Path(path).open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                data[name] = [Path(path).name, digest]
-        text = json.dumps([version, data], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
-
 
 def settings() -> tuple[Field[Any], ...]:
     """List the fields that are settings, in the order of their definition."""
@@ -214,8 +199,10 @@ def _parse(setting_field: Field[Any], value: object) -> object:
         raise UsageError(f"{option} {parsed:g} must be greater than {setting.above:g}.")
     if setting.minimum is not None and parsed < setting.minimum:
         raise UsageError(f"{option} {parsed} must be at least {setting.minimum:g}.")
-    if setting.maximum is not None and parsed > setting.maximum:
-        raise UsageError(f"{option} {parsed:g} must be at most {setting.maximum:g}.")
+    maximum = _MAX_INT if kind is int and setting.maximum is None else setting.maximum
+    if maximum is not None and parsed > maximum:
+        shown = f"{maximum:,}" if kind is int else f"{maximum:g}"
+        raise UsageError(f"{option} {parsed} must be at most {shown}.")
     return parsed
 
 

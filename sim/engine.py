@@ -160,7 +160,8 @@ class Engine:
             queues = (len(scheduler.running), len(scheduler.waiting))
             if self._cascade:
                 self._read_common_prefix_once(step)
-            gpu_ns = self._cost.step_ns(step.batch)
+            # A step that only preempted has nothing for the model to do.
+            gpu_ns = self._cost.step_ns(step.batch) if step.scheduled else 0
             overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
             end_ns = start_ns + (
                 max(gpu_ns, overhead_ns) if self._overlap else gpu_ns + overhead_ns

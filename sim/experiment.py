@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ import pandas as pd
 
 import policies
 from sim.capacity import num_usable_blocks
+from sim.checked import Checked
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import Engine
 from sim.errors import UsageError
+from sim.identity import digests, run_id_of
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -28,8 +29,6 @@ from sim.results import request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.types import Allocator, Clock, CostModel, Request
 from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
-
-VERSION = version("prefixsim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +113,43 @@ def _load_workload(
     )
 
 
+def _ceiling(config: RunConfig, workload: Workload, recorder: Recorder) -> float:
+    """Compute what the policy's rules would hit of the served requests if nothing were evicted."""
+    served = [record.request for record in recorder.requests if not record.rejection]
+    if not served or not workload.has_prefix_info:
+        return float("nan")
+    # In a closed loop, requests come in another order than the workload has them.
+    as_given = config.sessions == "open" and len(served) == len(workload.requests)
+    return _infinite_hit_rate(
+        workload.requests if as_given else tuple(served),
+        config.block_size,
+        config.reuse == "all",
+        getattr(policies.load(config.policy), "recomputes_last_block", True),
+    )
+
+
 @lru_cache(maxsize=8)
-def _infinite_hit_rate(requests: tuple[Request, ...], block_size: int, outputs: bool) -> float:
-    return infinite_hit_rate(requests, block_size, outputs=outputs)
+def _infinite_hit_rate(
+    requests: tuple[Request, ...], block_size: int, outputs: bool, recomputes_last_block: bool
+) -> float:
+    return infinite_hit_rate(
+        requests, block_size, outputs=outputs, recomputes_last_block=recomputes_last_block
+    )
 
 
 def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ...]:
-    """Apply arrival process and rate scale."""
+    """Apply arrival process and rate scale.
+
+    Raises
+    ------
+    UsageError
+        Settings of the arrivals that do not go together.
+    """
+    if config.rate_scale != 1 and config.arrival != "trace":
+        raise UsageError(
+            f"--rate-scale {config.rate_scale:g} speeds up recorded arrivals and has no meaning "
+            f"with --arrival {config.arrival}; set its --rate instead."
+        )
     requests = retime(
         workload.requests,
         config.arrival,
@@ -222,6 +251,8 @@ def run(
             clock=clock,
             args=dict(config.policy_args),
         )
+        if ":" in config.policy:
+            allocator = Checked(allocator, config.policy)
         return Timed(allocator) if timed else allocator
 
     engine = Engine(
@@ -242,26 +273,26 @@ def run(
     if on_start is not None:
         on_start(len(requests))
     engine.run(requests)
-    run_id = config.run_id(VERSION)
+    run_id = run_id_of(config)
     table = request_table(recorder, run_id)
-    ceiling = (
-        _infinite_hit_rate(workload.requests, config.block_size, config.reuse == "all")
-        if workload.has_prefix_info
-        else float("nan")
-    )
+    digest = digests(config)
     summary = {
         "run_id": run_id,
         "workload": workload.name,
+        "workload_digest": digest["workload"],
         "workload_args": _show_args(config.workload_args),
         "trace_block_size": config.trace_block_size,
         "lenient": config.lenient,
         "policy": config.policy,
+        "policy_digest": digest["policy"],
         "policy_args": _show_args(config.policy_args),
         "block_size": config.block_size,
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
         "cost": cost_name,
+        "cost_digest": digest["cost"],
         "overhead": overhead_name,
+        "overhead_digest": digest["overhead"],
         "overlap": config.overlap,
         "cascade": config.cascade,
         "reuse": config.reuse,
@@ -271,7 +302,7 @@ def run(
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "long_prefill_token_threshold": config.long_prefill_token_threshold,
         "seed": config.seed,
-        "infinite_hit_rate": ceiling,
+        "infinite_hit_rate": _ceiling(config, workload, recorder),
         **summarize(recorder, table, config.block_size, has_prefix_info=workload.has_prefix_info),
     }
     return Run(

@@ -97,7 +97,8 @@ def summarize(
         "num_output_tokens": output,
         "num_cached_tokens": int(cached.sum()),
         "hit_rate": _ratio(cached.sum(), prompt.sum()),
-        "block_hit_rate": _ratio((cached // block_size).sum(), (prompt // block_size).sum()),
+        # Of a prompt that is hit whole, a policy may compute one token: its block is hit still.
+        "block_hit_rate": _ratio((-(-cached // block_size)).sum(), (prompt // block_size).sum()),
         "mean_request_hit_rate": _ratio((cached / prompt).sum(), len(finished)),
         "share_requests_hit": _ratio((cached > 0).sum(), len(finished)),
         "last_half_hit_rate": _ratio(cached[half:].sum(), prompt[half:].sum()),

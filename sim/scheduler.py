@@ -101,6 +101,8 @@ class Scheduler:
         # A policy from outside may not count.
         self._counts: OperationCounts = getattr(allocator, "counts", None) or OperationCounts()
         self._freed: list[Sequence] = []
+        # Who last lost its blocks although it was alone, and its tokens then.
+        self._preempted_alone: tuple[str, int] | None = None
 
     def num_missing_blocks(self, request: Request) -> int:
         """How many blocks too few the pool has for ``request`` even if it were alone."""
@@ -116,7 +118,14 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def schedule(self) -> Step:
-        """Hand out the token budget of one step: running sequences first, then admissions."""
+        """Hand out the token budget of one step: running sequences first, then admissions.
+
+        Raises
+        ------
+        UsageError
+            The allocator refuses a request that it said would fit, although nothing else runs:
+            the run would never end.
+        """
         step = Step()
         counts = self._counts
         evictions, scanned = counts.evictions, counts.entries_scanned
@@ -127,6 +136,8 @@ class Scheduler:
         # Blocks were short a moment ago: whoever is admitted now would be preempted next.
         if not step.preempted:
             self._admit_waiting(step, budget)
+            if not step.scheduled and self.waiting:
+                raise self._never_served(self.waiting[0])
         step.work.num_evicted_blocks = counts.evictions - evictions
         step.work.num_scanned_entries = counts.entries_scanned - scanned
         return step
@@ -172,6 +183,8 @@ class Scheduler:
                 victim = running.pop()
                 self._preempt(victim, step)
                 if victim is seq:
+                    if not running:
+                        self._check_progress(seq)
                     return budget
             step.scheduled.append((seq, num_new_tokens))
             step.batch.add(num_new_tokens, seq.num_computed_tokens)
@@ -209,6 +222,21 @@ class Scheduler:
         work.num_hit_blocks_freed += seq.num_hit_blocks
         work.num_tokens_freed += max(
             0, seq.num_computed_tokens - seq.num_hit_blocks * self.allocator.block_size
+        )
+
+    def _check_progress(self, seq: Sequence) -> None:
+        """Let a sequence preempt itself as long as it has come further since the last time."""
+        alone = (seq.request_id, seq.num_tokens)
+        if alone == self._preempted_alone:
+            raise self._never_served(seq)
+        self._preempted_alone = alone
+
+    def _never_served(self, seq: Sequence) -> UsageError:
+        return UsageError(
+            f"the policy refuses blocks to request {seq.request_id!r} although nothing else runs "
+            f"and it needs no more than the {self.allocator.max_request_blocks()} that "
+            "max_request_blocks() promises: it would wait for ever; mend allocate() or "
+            "max_request_blocks() of the policy."
         )
 
     def _preempt(self, seq: Sequence, step: Step) -> None:

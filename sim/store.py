@@ -17,7 +17,8 @@ import pandas as pd
 
 from sim.columns import Table
 from sim.errors import UsageError
-from sim.experiment import VERSION, Run
+from sim.experiment import Run
+from sim.identity import VERSION
 from sim.jsonable import without_nan
 from sim.results import make_frame
 

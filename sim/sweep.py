@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import joblib
 import policies
 from sim.config import RunConfig, option_name, settings
 from sim.errors import UsageError
-from sim.experiment import VERSION, run
+from sim.experiment import run
+from sim.identity import run_id_of
 from sim.store import ResultStore
 
 Axes = dict[str, list[Any]]
@@ -145,7 +147,7 @@ def sweep(
     -------
     Outcomes of the points that were run; a failed one does not stop the others.
     """
-    missing = [c for c in configs if fresh or not store.has(c.run_id(VERSION))]
+    missing = [c for c in configs if fresh or not store.has(run_id_of(c))]
     outcomes = []
     for outcome in _run_all(missing, store, jobs, keep_steps):
         outcomes.append(outcome)
@@ -161,11 +163,20 @@ def _run_all(
         yield from (_run_point(config, store, keep_steps) for config in configs)
         return
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    yield from parallel(joblib.delayed(_run_point)(c, store, keep_steps) for c in configs)
+    folder = Path.cwd()
+    yield from parallel(
+        joblib.delayed(_run_point_in)(folder, config, store, keep_steps) for config in configs
+    )
+
+
+def _run_point_in(folder: Path, config: RunConfig, store: ResultStore, keep_steps: bool) -> Outcome:
+    """Run a point in a process that may have served a sweep of another folder before."""
+    os.chdir(folder)
+    return _run_point(config, store, keep_steps)
 
 
 def _run_point(config: RunConfig, store: ResultStore, keep_steps: bool) -> Outcome:
-    run_id = config.run_id(VERSION)
+    run_id = run_id_of(config)
     try:
         result = run(config, keep_steps=keep_steps)
         store.write(result)

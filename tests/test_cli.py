@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -78,13 +79,18 @@ def test_the_table_of_a_sweep_shows_what_varies(prefixsim, tmp_path):
         "-o", tmp_path,
     )  # fmt: skip
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
-    assert [row[:2] + row[4:6] for row in rows if row] == [
+    names = [cell.strip() for line in out.splitlines() for cell in line.split("┃")[1:-1]]
+    shown = [names.index(name) for name in ("dial hit_rate", "policy", "hit_rate")]
+    ceiling = names.index("infinite_hit_rate")
+    assert [[row[index] for index in (*shown, ceiling)] for row in rows if row] == [
         ["0", "none", "0.0000", "0.0000"],
-        ["0", "vllm_v1", "0.0000", "0.0000"],
         ["0.5", "none", "0.0000", "0.4500"],
+        ["0", "vllm_v1", "0.0000", "0.0000"],
         ["0.5", "vllm_v1", "0.4500", "0.4500"],
     ]
-    assert "dial hit_rate" in out
+    # A profile of its own prices each policy, so it varies too; the seed does not.
+    assert "overhead" in names
+    assert "seed" not in names
 
 
 def test_a_sweep_whose_every_point_is_bad_input_exits_with_2(prefixsim, tmp_path):
@@ -123,7 +129,30 @@ BAD = [
     (["sweep"], "sweep has nothing to vary"),
     (["sweep", "nope.toml"], "nope.toml cannot be read"),
     (["sweep", "--policy", "none,"], "--policy 'none,' has an empty value in its list"),
-    (["sweep", "--policy", "none", "--jobs", "0"], "--jobs 0 must be at least 1"),
+    (
+        ["sweep", "--policy", "none", "--jobs", "0"],
+        "--jobs '0' must be a whole number of at least 1",
+    ),
+    (["run"], "missing argument 'WORKLOAD'; see 'prefixsim run --help'."),
+    (["run", "shared-prefix", "--foo"], "no such option: --foo; see 'prefixsim run --help'."),
+    (["fly"], "no such command 'fly'; see 'prefixsim --help'."),
+    (["run", "shared-prefix", "-o", ""], "-o '' names no place to write to"),
+    (["run", "shared-prefix", "--steps"], "--steps keeps its table in a results folder"),
+    (["run", "/dev/null", "-o", "x"], "workload /dev/null is a pipe or device"),
+    (["sweep", "--workload", "/dev/null"], "workload /dev/null is a pipe or device"),
+    (["run", "shared-prefix", "--policy", ""], "--policy '' must be text, such as 'vllm_v1'."),
+    (
+        ["run", "shared-prefix", "--policy", "vllm_v0", "--policy-arg", "watermark=2"],
+        "--policy-arg watermark=2.0 is outside [0, 1)",
+    ),
+    (
+        ["run", "shared-prefix", "--policy", "vllm_v0", "--policy-arg", "watermark=x"],
+        "--policy-arg watermark=x must be a number, such as 0.01.",
+    ),
+    (
+        ["run", "shared-prefix", "--policy", "vllm_v0", "--policy-arg", "lookup=x"],
+        "--policy-arg lookup=x is not a way to look a prefix up",
+    ),
     (["plot", "nope"], "nope holds no results"),
     (["verify", "nope"], "nope does not exist"),
     (["workload", "describe", "nope"], "neither a generator"),
@@ -246,6 +275,21 @@ def test_a_request_that_can_never_fit_is_counted_and_the_run_goes_on(prefixsim, 
     rejections = pd.read_parquet(tmp_path / "requests.parquet")["rejection"]
     # (131,072 + 5 - 1) tokens are 8,193 blocks of 16.
     assert list(rejections) == ["", "needs 8193 of 625 blocks", ""]
+
+
+@pytest.mark.parametrize("args", [["presets", "--json"], ["policies"]])
+def test_a_full_disk_is_one_sentence(args):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "sim", *args],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "prefixsim: error: the output cannot be used (No space left on device).\n"
+    )
 
 
 def test_python_dash_m_sim_is_prefixsim():

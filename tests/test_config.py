@@ -39,23 +39,6 @@ def test_arguments_are_kept_sorted_and_as_text():
     assert config.policy_args == (("lookup", "walk"), ("watermark", "0.02"))
 
 
-def test_equal_configurations_name_the_same_run_and_others_another():
-    assert RunConfig().run_id("1") == RunConfig().run_id("1")
-    ids = {RunConfig(seed=seed).run_id(version) for seed in range(3) for version in "12"}
-    assert len(ids) == 6
-
-
-def test_a_run_is_named_by_what_its_trace_holds_not_where_it_lies(tmp_path):
-    for folder, text in (("a", "1"), ("b", "1"), ("c", "2")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "trace.jsonl").write_text(text)
-    a, b, c = (
-        RunConfig(workload=str(tmp_path / folder / "trace.jsonl")).run_id("1") for folder in "abc"
-    )
-    assert a == b
-    assert a != c
-
-
 def test_every_setting_has_help_and_a_known_kind():
     for field in settings():
         assert setting_of(field).help.endswith(".")

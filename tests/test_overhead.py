@@ -149,7 +149,7 @@ def test_every_policy_has_a_profile_of_what_it_models(name):
 def test_the_baseline_of_v0_is_v0_without_caching():
     row = serve(policy="none", policy_args={"engine": "v0-0.8.5"})
     assert row["overhead"] == "vllm-0.8.5-v0-off"
-    with pytest.raises(UsageError, match="engine='v2' was not measured without caching"):
+    with pytest.raises(UsageError, match="engine=v2 was not measured without caching"):
         serve(policy="none", policy_args={"engine": "v2"})
 
 

@@ -350,19 +350,14 @@ def test_hits_at_least_nothing_and_at_most_what_an_infinite_cache_does(
     room = allocator.max_request_blocks() * block_size
     requests = [request for request in requests if request.num_kv_tokens <= room]
     cached = np.array(serve_in_turn(allocator, requests, clock), dtype=np.int64)
-    shared = shared_prefix_tokens(requests, outputs=True)
-    prompts = np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
-    # A policy may hit a prompt whole and recompute its last token only; blocks can tell no more.
     assert (cached >= 0).all()
-    assert (cached <= np.minimum(shared // block_size * block_size, prompts - 1)).all()
-    full_blocks = int((cached // block_size * block_size).sum())
-    assert full_blocks <= infinite_hit_rate(requests, block_size) * prompts.sum() + 1e-6
+    assert (cached <= infinite_hits(policy, requests, block_size)).all()
 
 
 def infinite_hits(policy, requests, block_size):
-    """Tokens that each request hits where nothing is ever evicted."""
+    """Tokens that each request hits where nothing is ever evicted, by the policy's rules."""
     shared = shared_prefix_tokens(requests, outputs=True)
-    prompts = np.array([request.num_prompt_tokens for request in requests])
+    prompts = np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
     if policy == "vllm_v0":
         # A fully cached prompt counts as hit but for its last token.
         return np.minimum(shared // block_size * block_size, prompts - 1).tolist()
@@ -376,11 +371,13 @@ def test_with_room_for_everything_nothing_is_lost(policy, requests, block_size):
     num_blocks = sum(-(-request.num_kv_tokens // block_size) for request in requests) * 2 + 100
     cached = serve_in_turn(make(policy, num_blocks, block_size, clock), requests, clock)
     assert cached == infinite_hits(policy, requests, block_size)
-    if policy != "vllm_v0":
-        num_prompt_tokens = sum(request.num_prompt_tokens for request in requests)
-        assert sum(cached) / num_prompt_tokens == infinite_hit_rate(
-            requests, block_size, outputs=True
-        )
+    num_prompt_tokens = sum(request.num_prompt_tokens for request in requests)
+    assert sum(cached) / num_prompt_tokens == infinite_hit_rate(
+        requests,
+        block_size,
+        outputs=True,
+        recomputes_last_block=getattr(policies.load(policy), "recomputes_last_block", True),
+    )
 
 
 @given(requests=workloads(), block_size=BLOCK_SIZES)

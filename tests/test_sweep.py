@@ -101,6 +101,17 @@ def test_a_run_is_kept_with_its_configuration_and_version(tmp_path):
     assert steps["num_new_tokens"].sum() == 20 * (64 + 3) - outcome.summary["num_cached_tokens"]
 
 
+def test_two_sweeps_from_different_folders_each_find_their_trace(tmp_path, monkeypatch):
+    row = '{"timestamp": 0, "input_length": 8, "output_length": 1, "hash_ids": [0]}\n'
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.jsonl").write_text(row)
+        monkeypatch.chdir(tmp_path / name)
+        configs = [RunConfig(workload=f"{name}.jsonl", block_size=size) for size in (2, 4)]
+        outcomes = sweep(configs, ResultStore(tmp_path / "results"), jobs=2)
+        assert [outcome.failure for outcome in outcomes] == ["", ""]
+
+
 def test_an_empty_folder_says_how_to_fill_it(tmp_path):
     with pytest.raises(UsageError, match="holds no results; make some with 'prefixsim run"):
         ResultStore(tmp_path).summaries()

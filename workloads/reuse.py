@@ -55,18 +55,31 @@ def shared_prefix_tokens(requests: Sequence[Request], *, outputs: bool = False) 
     return total[first[1:]] - total[first[:-1]]
 
 
-def cached_tokens(num_prompt_tokens: Ints, num_shared_tokens: Ints, block_size: int) -> Ints:
+def cached_tokens(
+    num_prompt_tokens: Ints,
+    num_shared_tokens: Ints,
+    block_size: int,
+    *,
+    recomputes_last_block: bool = True,
+) -> Ints:
     """Count the tokens that hit: full blocks, and never the last token of the prompt.
 
-    The last token is computed even if its block is cached, since its logits are needed; a hit
-    therefore covers at most ``(prompt - 1) // block_size`` blocks (vLLM,
-    ``KVCacheManager.get_computed_blocks``).
+    The last token is computed even if its block is cached, since its logits are needed. vLLM V1
+    then computes the whole block that holds it: a hit covers at most
+    ``(prompt - 1) // block_size`` blocks (``KVCacheManager.get_computed_blocks``). vLLM 0.8.5's V0
+    computes that token alone (``recomputes_last_block=False``).
     """
-    return np.minimum(num_shared_tokens, num_prompt_tokens - 1) // block_size * block_size
+    if recomputes_last_block:
+        return np.minimum(num_shared_tokens, num_prompt_tokens - 1) // block_size * block_size
+    return np.minimum(num_shared_tokens // block_size * block_size, num_prompt_tokens - 1)
 
 
 def infinite_hit_rate(
-    requests: Sequence[Request], block_size: int, *, outputs: bool = True
+    requests: Sequence[Request],
+    block_size: int,
+    *,
+    outputs: bool = True,
+    recomputes_last_block: bool = True,
 ) -> float:
     """Compute the hit rate of a cache that never evicts, as a share of all prompt tokens.
 
@@ -78,6 +91,8 @@ def infinite_hit_rate(
         The engine's, in tokens; any.
     outputs
         Whether blocks that earlier requests generated can be hit too.
+    recomputes_last_block
+        See `cached_tokens`.
 
     Returns
     -------
@@ -86,7 +101,8 @@ def infinite_hit_rate(
     prompts = _prompts(requests)
     shared = shared_prefix_tokens(requests, outputs=outputs)
     total = int(prompts.sum())
-    return int(cached_tokens(prompts, shared, block_size).sum()) / total if total else 0.0
+    cached = cached_tokens(prompts, shared, block_size, recomputes_last_block=recomputes_last_block)
+    return int(cached.sum()) / total if total else 0.0
 
 
 def _prompts(requests: Sequence[Request]) -> Ints:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import typer
 
@@ -12,6 +13,9 @@ from sim.cli.output import complain, forgive_odd_characters
 from sim.errors import UsageError
 
 __all__ = ["app", "main"]
+
+# The base of all complaints about options: click's UsageError, of which typer may have its own.
+_BadUse: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="prefixsim",
@@ -36,21 +40,48 @@ def _version(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
-        from sim.experiment import VERSION  # noqa: PLC0415 - keeps --help quick
+        from sim.identity import VERSION  # noqa: PLC0415 - keeps --help quick
 
         typer.echo(f"prefixsim {VERSION}")
         raise typer.Exit
 
 
-def main(args: list[str] | None = None) -> Any:  # noqa: ANN401 - the command line never returns
+def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
     forgive_odd_characters()
     try:
-        app(args)
+        code = typer.main.get_command(app).main(args, prog_name="prefixsim", standalone_mode=False)
+        sys.stdout.flush()
     except UsageError as error:
         complain(str(error))
         sys.exit(2)
+    except _BadUse as error:
+        _explain(error)
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        complain("interrupted.")
+        sys.exit(130)
     except BrokenPipeError:
         # Whoever read the output has enough of it, as 'head' does.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        complain(f"{error.filename or 'the output'} cannot be used ({error.strerror}).")
+        _drop_output()
+        sys.exit(2)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Any) -> None:  # noqa: ANN401 - typer does not name the type
+    """Make one sentence of what is wrong with options or arguments, and say where to read on."""
+    text = error.format_message().strip().rstrip(".")
+    # Where a command was called without anything, its help is printed already.
+    if text:
+        command = error.ctx.command_path if error.ctx is not None else "prefixsim"
+        complain(f"{text[:1].lower()}{text[1:]}; see '{command} --help'.")
+
+
+def _drop_output() -> None:
+    """Keep Python from writing, and failing on, what a full disk has not taken."""
+    with suppress(OSError):
+        sys.stdout.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import Field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -98,6 +99,20 @@ def parse_pairs(option: str, pairs: list[str] | None) -> dict[str, str]:
     return parsed
 
 
+def output_path(text: str) -> Path:
+    """Read the value of ``-o``; an empty one, as of an unset variable, would mean right here."""
+    if not text:
+        raise UsageError("-o '' names no place to write to; give one, or . for this folder.")
+    return Path(text)
+
+
+def num_processes(text: str) -> int:
+    """Read the value of ``--jobs``."""
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--jobs {text!r} must be a whole number of at least 1, such as 2.")
+    return int(text)
+
+
 def settings_of(chosen: dict[str, Any]) -> dict[str, Any]:
     """Turn the options of a command into arguments of `RunConfig`."""
     pairs = {name: parse_pairs(ARGS[name][0], chosen.get(name)) for name in ARGS}
@@ -111,7 +126,9 @@ def _parameter(field: Field[Any], many: bool, positional: bool) -> inspect.Param
     default: Any = None
     if field.name == "workload" and positional:
         default = inspect.Parameter.empty
-        annotation = Annotated[str, typer.Argument(help=setting.help, show_default=False)]
+        annotation = Annotated[
+            str, typer.Argument(metavar="WORKLOAD", help=setting.help, show_default=False)
+        ]
     elif kind is bool:
         annotation = Annotated[
             bool | None,

@@ -46,7 +46,7 @@ def forgive_odd_characters() -> None:
 def out() -> Console:
     """Console for results; as wide as needed where it is not a terminal."""
     console = Console(highlight=False, soft_wrap=False)
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    return console if console.is_terminal else Console(highlight=False, width=1000)
 
 
 def err() -> Console:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from sim.cli.options import output_path
 from sim.cli.output import note, out, print_json, progress, table
 from sim.errors import UsageError
 
@@ -41,7 +42,13 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     ] = 30,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Table to write: .csv or .parquet."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            parser=output_path,
+            help="Table to write: .csv or .parquet.",
+        ),
     ] = None,
     fit: Annotated[
         Path | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.options import output_path
 from sim.cli.output import note
 
 
@@ -25,7 +26,13 @@ def command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Where to; default: DIR/plots."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            parser=output_path,
+            help="Where to; default: DIR/plots.",
+        ),
     ] = None,
     reference: Annotated[
         str | None,

@@ -8,16 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.options import settings_of, with_settings
+from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import err, note, out, print_json, progress, summary_table, table, warn
 from sim.config import RunConfig
+from sim.errors import UsageError
 
 
 @with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"))
 def command(
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Add the run to this results folder."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            parser=output_path,
+            help="Add the run to this results folder.",
+        ),
     ] = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Keep a table of every engine step too (with -o).")
@@ -35,10 +42,14 @@ def command(
 
     WORKLOAD is a trace file (Mooncake JSONL) or the name of a generator (shared-prefix).
     """
-    from sim import experiment, store  # noqa: PLC0415 - keeps --help quick
+    from sim import experiment, identity, store  # noqa: PLC0415 - keeps --help quick
 
     config = RunConfig(**settings_of(chosen))
     experiment.check(config)
+    if output is None and steps:
+        raise UsageError("--steps keeps its table in a results folder; name one with -o DIR.")
+    if output is not None:
+        identity.check_keepable(config)
     results = store.ResultStore(output) if output is not None else None
     if results is not None:
         results.prepare()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.options import ARGS, parse_pairs, with_settings
+from sim.cli.options import ARGS, num_processes, output_path, parse_pairs, with_settings
 from sim.cli.output import complain, note, out, print_json, progress, table, warn
+from sim.columns import columns_of
 from sim.config import RunConfig
 from sim.errors import UsageError
 
@@ -27,6 +28,14 @@ _SHOWN = (
     "num_preemptions",
 )
 
+# What a run was told: every column before the first that it counts, texts of arguments left out.
+_COLUMNS = [column.name for column in columns_of("summary")]
+_SETTINGS = [
+    name
+    for name in _COLUMNS[1 : _COLUMNS.index("num_requests") + 1]
+    if name not in ("workload_args", "policy_args", "num_blocks")
+]
+
 
 @with_settings(
     ("Workload", "Policy", "Engine", "Cost", "Arrivals"), many=True, positional_workload=False
@@ -38,10 +47,18 @@ def command(
     ] = None,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Results folder.")
+        Path,
+        typer.Option("--output", "-o", metavar="DIR", parser=output_path, help="Results folder."),
     ] = Path("results"),
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", metavar="N", help="Processes; default: all CPUs.")
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            parser=num_processes,
+            help="Processes, at most one a CPU; default: all CPUs.",
+        ),
     ] = None,
     steps: Annotated[
         bool, typer.Option("--steps", help="Keep a table of every engine step too.")
@@ -62,7 +79,7 @@ def command(
     """
     import joblib  # noqa: PLC0415 - keeps --help quick
 
-    from sim import experiment, store, sweep  # noqa: PLC0415
+    from sim import experiment, identity, store, sweep  # noqa: PLC0415
 
     axes = sweep.read_axes(file) if file is not None else {}
     axes.update(_axes(chosen))
@@ -71,11 +88,11 @@ def command(
             "sweep has nothing to vary: name a FILE.toml or give options with comma lists, such "
             "as --policy vllm_v0,vllm_v1."
         )
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"--jobs {jobs} must be at least 1.")
+    num_cpus: int = joblib.cpu_count()
     configs = sweep.expand(axes)
     for config in configs:
         experiment.check(config)
+        identity.check_keepable(config)
     results = store.ResultStore(output)
     results.prepare()
     failures: list[sweep.Outcome] = []
@@ -94,7 +111,7 @@ def command(
             outcomes = sweep.sweep(
                 configs,
                 results,
-                jobs=jobs or joblib.cpu_count(),
+                jobs=min(jobs or num_cpus, num_cpus),
                 keep_steps=steps,
                 fresh=fresh,
                 on_outcome=on_outcome,
@@ -137,20 +154,22 @@ def _split(name: str, value: object) -> list[Any]:
 
 
 def _print(configs: list[RunConfig], results: Any, as_json: bool) -> None:  # noqa: ANN401
-    from sim.experiment import VERSION  # noqa: PLC0415 - keeps --help quick
+    from sim.identity import run_id_of  # noqa: PLC0415 - keeps --help quick
 
-    run_ids = {config.run_id(VERSION) for config in configs}
     frame = results.summaries()
-    rows = frame[frame["run_id"].isin(run_ids)]
+    place = {run_id_of(config): index for index, config in enumerate(configs)}
+    rows = frame[frame["run_id"].isin(place)]
+    rows = rows.sort_values("run_id", key=lambda run_ids: run_ids.map(place), ignore_index=True)
     if as_json:
         print_json(rows.to_dict(orient="records"))
         return
     rows = rows.assign(
         **_taken_apart(rows["workload_args"], "dial"), **_taken_apart(rows["policy_args"], "option")
     )
-    names = ["workload", *rows.columns[len(frame.columns) :], "max_num_seqs", "rate_scale"]
-    varying = [name for name in names if rows[name].nunique() > 1]
-    headings = [*varying, *_SHOWN]
+    taken_apart = rows.columns[len(frame.columns) :]
+    names = [*_SETTINGS[: _SETTINGS.index("policy")], *taken_apart, *_SETTINGS]
+    varying = [name for name in dict.fromkeys(names) if rows[name].nunique() > 1]
+    headings = list(dict.fromkeys([*varying, *_SHOWN]))
     out().print(table("", headings, rows[headings].to_numpy(dtype=object).tolist()))
 
 

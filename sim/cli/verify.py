@@ -17,7 +17,7 @@ SHOWN_PER_FILE = 20
 def command(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Recorded logs (.jsonl), or folders of them."),
+        typer.Argument(metavar="PATH...", help="Recorded logs (.jsonl), or folders of them."),
     ],
     policy: Annotated[
         str | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli.options import settings_of, with_settings
+from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, out, print_json, table, warn
 from sim.config import RunConfig
 
@@ -61,7 +61,14 @@ def describe_command(
 @with_settings(("Workload", "Arrivals"))
 def write_command(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Trace file to write (JSONL).")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            parser=output_path,
+            help="Trace file to write (JSONL).",
+        ),
     ],
     ids_block_size: Annotated[
         str | None,

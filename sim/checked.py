@@ -1,0 +1,112 @@
+"""An allocator whose answers are checked: for policies that we did not write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.errors import UsageError
+from sim.types import Allocator, BlockUsage, PrefixMatch, Sequence
+
+
+class Checked:
+    """Answers as the allocator within does, once the answer is one that a scheduler can use.
+
+    Attributes that the protocol does not name are those of the allocator within.
+
+    Parameters
+    ----------
+    allocator
+        The one to be checked.
+    name
+        What its user calls it.
+
+    Raises
+    ------
+    UsageError
+        A method raises, or answers what `sim.types.Allocator` does not allow; the sentence names
+        policy and method.
+    """
+
+    def __init__(self, allocator: Allocator, name: str) -> None:
+        self._allocator = allocator
+        self._name = name
+        self.num_blocks = self._ask("num_blocks", lambda: allocator.num_blocks)
+        self.block_size = self._ask("block_size", lambda: allocator.block_size)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the allocator has
+        # A copy or an unpickled object has no allocator yet, and must not look for it for ever.
+        if name == "_allocator":
+            raise AttributeError(name)
+        return getattr(self._allocator, name)
+
+    def match_prefix(self, seq: Sequence) -> PrefixMatch:
+        """Look up; what is hit must leave a token to compute."""
+        match = self._ask("match_prefix", lambda: self._allocator.match_prefix(seq))
+        if not isinstance(match, PrefixMatch):
+            raise self._error("match_prefix", f"returned {match!r}, not a sim.types.PrefixMatch")
+        if not 0 <= match.num_tokens < seq.num_tokens:
+            raise self._error(
+                "match_prefix",
+                f"says that {match.num_tokens} of the {seq.num_tokens} tokens of request "
+                f"{seq.request_id!r} are hit, but the last one is always computed",
+            )
+        return match
+
+    def allocate(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> bool:
+        """Allocate."""
+        done = self._ask("allocate", lambda: self._allocator.allocate(seq, match, num_tokens))
+        if not isinstance(done, bool):
+            raise self._error("allocate", f"returned {done!r}, not True or False")
+        return done
+
+    def cache_blocks(self, seq: Sequence) -> None:
+        """Take note of computed tokens."""
+        self._ask("cache_blocks", lambda: self._allocator.cache_blocks(seq))
+
+    def free(self, seq: Sequence) -> None:
+        """Let go of the blocks."""
+        self._ask("free", lambda: self._allocator.free(seq))
+
+    def usage(self) -> BlockUsage:
+        """Count blocks by state; used and free ones are all."""
+        usage = self._ask("usage", self._allocator.usage)
+        if not isinstance(usage, BlockUsage):
+            raise self._error("usage", f"returned {usage!r}, not a sim.types.BlockUsage")
+        if usage.used + usage.free != self.num_blocks:
+            raise self._error(
+                "usage",
+                f"counts {usage.used} used and {usage.free} free blocks of {self.num_blocks}",
+            )
+        return usage
+
+    def block_table(self, seq: Sequence) -> list[int]:
+        """Block ids of ``seq``, in order."""
+        table: list[int] = self._ask("block_table", lambda: self._allocator.block_table(seq))
+        return table
+
+    def max_request_blocks(self) -> int:
+        """Blocks that a request alone may come to hold."""
+        num_blocks = self._ask("max_request_blocks", self._allocator.max_request_blocks)
+        if not isinstance(num_blocks, int):
+            raise self._error("max_request_blocks", f"returned {num_blocks!r}, not a whole number")
+        return num_blocks
+
+    def _ask(self, method: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401
+        try:
+            return call()
+        except UsageError:
+            raise
+        except Exception as error:
+            frame = error.__traceback__
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next
+            where = f" ({frame.tb_frame.f_code.co_filename}:{frame.tb_lineno})" if frame else ""
+            shown = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise self._error(method, f"raised {shown}{where}") from error
+
+    def _error(self, method: str, what: str) -> UsageError:
+        return UsageError(
+            f"--policy {self._name!r}: {method} {what}; mend the policy (its rules are in "
+            "sim.types.Allocator)."
+        )

@@ -1,0 +1,106 @@
+"""What decides a run beside its settings: the content of the files and classes that they name."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+import policies
+from sim.config import RunConfig
+from sim.errors import UsageError
+from workloads import GENERATORS
+
+VERSION = version("prefixsim")
+
+_NUM_DIGITS = 12
+_FILES = ("workload", "cost", "overhead")
+_OURS = ("sim", "policies", "workloads", "gpu_backend")
+
+
+def digests(config: RunConfig) -> dict[str, str]:
+    """Take the digests of what a configuration names, each empty where it comes with the version.
+
+    Returns
+    -------
+    ``workload``, ``cost``, ``overhead``: of the file's content, wherever it lies. ``policy``: of
+    the source of a class from outside and of the classes it derives from; what else they import is
+    not looked at.
+    """
+    found = {name: _file_digest(getattr(config, name)) for name in _FILES}
+    if config.workload in GENERATORS:
+        found["workload"] = ""
+    found["policy"] = _policy_digest(config.policy)
+    return found
+
+
+def run_id_of(config: RunConfig) -> str:
+    """Name the run: equal only where configuration, what it names and our version are."""
+    data = config.to_dict()
+    for name, digest in digests(config).items():
+        if digest:
+            # The same file lying elsewhere is the same input.
+            shown = Path(data[name]).name if name in _FILES else data[name]
+            data[name] = [shown, digest]
+    text = json.dumps([VERSION, data], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_NUM_DIGITS]
+
+
+def check_keepable(config: RunConfig) -> None:
+    """Refuse to keep a run that nothing tells from another.
+
+    Raises
+    ------
+    UsageError
+        The workload is a pipe, whose content is gone once it is read.
+    """
+    path = Path(config.workload)
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise UsageError(
+            f"workload {config.workload} is a pipe or device: nothing would tell its run from "
+            "another's in a results folder; save it to a file, or leave -o out."
+        )
+
+
+def _file_digest(value: str | None) -> str:
+    if value is None:
+        return ""
+    path = Path(value)
+    if path.is_dir():
+        whole = hashlib.sha256()
+        for part in sorted(path.rglob("*")):
+            if part.is_file():
+                whole.update(f"{part.relative_to(path)} {_file_digest(str(part))}\n".encode())
+        return whole.hexdigest()[:_NUM_DIGITS]
+    if not path.is_file():
+        return ""
+    status = path.stat()
+    return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest_of(path: str, size: int, mtime_ns: int) -> str:
+    """Read a file once for all points of a sweep; size and time of change tell that it is new."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:_NUM_DIGITS]
+
+
+def _policy_digest(name: str) -> str:
+    if ":" not in name:
+        return ""
+    sources = hashlib.sha256()
+    for part in inspect.getmro(policies.load(name)):
+        module = part.__module__.partition(".")[0]
+        if module in _OURS or module in sys.stdlib_module_names:
+            continue
+        try:
+            path = inspect.getsourcefile(part)
+        except TypeError:
+            path = None
+        if path is not None:
+            sources.update(Path(path).read_bytes())
+    return sources.hexdigest()[:_NUM_DIGITS]

@@ -1,0 +1,110 @@
+"""What a run says of itself: ceilings by the policy's own rules, and settings that disagree."""
+
+import json
+import math
+
+import pytest
+
+from sim.config import RunConfig
+from sim.errors import UsageError
+from sim.experiment import run
+
+OVERFLOWING = 10**23
+
+
+def trace(tmp_path, *rows):
+    """Write rows of (input_length, output_length, hash_ids), a second apart."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        "\n".join(
+            json.dumps(
+                {
+                    "timestamp": 1000 * index,
+                    "input_length": num_input,
+                    "output_length": num_output,
+                    "hash_ids": ids,
+                }
+            )
+            for index, (num_input, num_output, ids) in enumerate(rows)
+        )
+    )
+    return {"workload": str(path), "trace_block_size": 16}
+
+
+def test_the_ceiling_counts_the_requests_that_are_served(tmp_path):
+    # Three prompts of 33 tokens share 32; one of 320 is larger than the pool.
+    shared = [(33, 1, [0, 1, 10 + index]) for index in range(3)]
+    source = trace(tmp_path, *shared, (320, 1, list(range(100, 120))))
+    summary = run(RunConfig(**source, kv_capacity="10blocks")).summary
+    assert summary["num_rejected"] == 1
+    assert summary["hit_rate"] == summary["infinite_hit_rate"] == 64 / 99
+
+
+def test_where_nothing_is_served_there_is_no_ceiling(tmp_path):
+    source = trace(tmp_path, (320, 1, list(range(20))))
+    summary = run(RunConfig(**source, kv_capacity="10blocks")).summary
+    assert math.isnan(summary["hit_rate"])
+    assert math.isnan(summary["infinite_hit_rate"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "num_cached", "num_hit_blocks"),
+    [
+        # V1 computes the block of the last token again, and so did V0 0.6.4 by its count of hits.
+        ("vllm_v1", 16, 1),
+        ("vllm_v1_latest", 16, 1),
+        ("vllm_v0_scan", 16, 1),
+        # V0 0.8.5 computes the last token alone.
+        ("vllm_v0", 31, 2),
+    ],
+)
+def test_a_repeated_prompt_reaches_the_ceiling_of_the_policys_rules(
+    tmp_path, policy, num_cached, num_hit_blocks
+):
+    source = trace(tmp_path, (32, 1, [0, 1]), (32, 1, [0, 1]))
+    summary = run(RunConfig(**source, policy=policy, kv_capacity="infinite")).summary
+    assert summary["hit_rate"] == summary["infinite_hit_rate"] == num_cached / 64
+    assert summary["block_hit_rate"] == num_hit_blocks / 4
+
+
+def test_in_a_closed_loop_the_ceiling_follows_the_order_that_came_about(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 0, "session_id": "a", "hash_ids": [1]},
+        # Comes first in the file and last in a closed loop, 10 s after the turn before.
+        {"timestamp": 1, "session_id": "a", "delay": 10_000, "hash_ids": [2, 3]},
+        {"timestamp": 2000, "hash_ids": [2, 4]},
+    ]
+    for row in rows:
+        row |= {"input_length": 16 * len(row["hash_ids"]), "output_length": 1}
+    path.write_text("\n".join(map(json.dumps, rows)))
+    for sessions in ("open", "closed"):
+        config = RunConfig(workload=str(path), trace_block_size=16, sessions=sessions)
+        summary = run(config).summary
+        assert summary["hit_rate"] == summary["infinite_hit_rate"] == 16 / 80
+    order = run(config).requests["num_cached_tokens"].tolist()
+    assert order == [0, 0, 16]
+
+
+def test_a_rate_scale_belongs_to_recorded_arrivals():
+    with pytest.raises(UsageError, match="--rate-scale 2 speeds up recorded arrivals and has no"):
+        run(RunConfig(rate_scale=2, arrival="poisson", rate=1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_requests", "trace_block_size", "block_size", "max_num_seqs", "max_num_batched_tokens",
+        "long_prefill_token_threshold", "seed",
+    ],
+)  # fmt: skip
+def test_whole_numbers_have_an_end(name):
+    option = "--" + name.replace("_", "-")
+    with pytest.raises(UsageError, match=f"{option} {OVERFLOWING} must be at most 2,147,483,647."):
+        RunConfig(**{name: OVERFLOWING})
+
+
+@pytest.mark.parametrize("text", ["10.5blocks", "1000.5", "1" * 400, "1" * 400 + "%"])
+def test_a_capacity_is_whole_and_finite(text):
+    with pytest.raises(UsageError, match=r"--kv-capacity '1\S*"):
+        run(RunConfig(kv_capacity=text, num_requests=50))
