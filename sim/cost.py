@@ -212,6 +212,16 @@ def read_json(path: str | Path, what: str = "the cost model") -> Any:  # noqa: A
         ) from error
 
 
+_JSON_KINDS = {
+    list: "an array",
+    str: "text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
+
+
 def _check_keys(
     value: Any,  # noqa: ANN401
     where: str,
@@ -221,7 +231,7 @@ def _check_keys(
     """Return ``value`` if it is an object with the keys that it should have."""
     if not isinstance(value, dict):
         raise UsageError(
-            f"{where}: is {type(value).__name__} but must be a JSON object with the keys "
+            f"{where}: is {_JSON_KINDS[type(value)]} but must be a JSON object with the keys "
             f"{', '.join(required)}; correct it."
         )
     missing = [key for key in required if key not in value]

@@ -112,11 +112,11 @@ def coefficients(**changes):
     [
         ("{", ["not valid JSON", "write it again"]),
         ("\ufeff{}", ["not valid JSON"]),
-        ([], ["is list", "JSON object"]),
+        ([], ["is an array", "JSON object"]),
         ({"form": "linear"}, ["coefficients missing"]),
         (document(form="cubic"), ["'cubic'", "step, linear"]),
         (document(form=["step"]), ["['step']", "step, linear"]),
-        (document(coefficients=3), ["coefficients", "is int", "JSON object"]),
+        (document(coefficients=3), ["coefficients", "is a number", "JSON object"]),
         (document(extra=1), ["unknown key 'extra'", "provenance, residuals"]),
         (
             document(coefficients={"step_base_ns": 1}),
