@@ -53,6 +53,17 @@ class Evictor(Protocol):
         """Block ids in the order that recorded logs use."""
         ...
 
+    def structures(self) -> dict[str, list[str]]:
+        """Show the structures by name, entry by entry, for a reader."""
+        ...
+
+
+def _table_entries(free_table: dict[int, BlockMetadata]) -> list[str]:
+    return [
+        f"{block_id} at {metadata.last_accessed_ns / 1e6:g} ms, {metadata.num_hashed_tokens} tokens"
+        for block_id, metadata in free_table.items()
+    ]
+
 
 class ScanEvictor:
     """Finds the victim by scanning the free table (vLLM 0.6.4's ``LRUEvictor``).
@@ -96,6 +107,10 @@ class ScanEvictor:
     def snapshot(self) -> list[int]:
         """Block ids in order of insertion."""
         return list(self.free_table)
+
+    def structures(self) -> dict[str, list[str]]:
+        """Show the table, in order of insertion."""
+        return {"free table, scanned": _table_entries(self.free_table)}
 
 
 class HeapEvictor:
@@ -153,6 +168,15 @@ class HeapEvictor:
         """Block ids in the order of eviction."""
         entries = sorted(self._entry(*item) for item in self.free_table.items())
         return [block_id for _, _, block_id, _ in entries]
+
+    def structures(self) -> dict[str, list[str]]:
+        """Show the table, and the heap with its stale entries, next to be popped first."""
+        live = {self._entry(*item) for item in self.free_table.items()}
+        heap = [
+            f"{entry[2]} at {entry[0] / 1e6:g} ms" + ("" if entry in live else " (stale)")
+            for entry in sorted(self.heap)
+        ]
+        return {"free table": _table_entries(self.free_table), "heap": heap}
 
     @staticmethod
     def _entry(block_id: int, metadata: BlockMetadata) -> tuple[int, int, int, int]:

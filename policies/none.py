@@ -27,6 +27,7 @@ class NoCaching:
     source: ClassVar[str] = "vLLM 0.8.5.post1, V1 with enable_prefix_caching=False"
     variants: ClassVar[tuple[str, ...]] = ()
     num_reserved_blocks: ClassVar[int] = 1
+    first_block_id: ClassVar[int] = 1
 
     def __init__(
         self, num_blocks: int, block_size: int, clock: Clock, *, engine: str = "v1-0.8.5"
@@ -101,6 +102,10 @@ class NoCaching:
             "cached_blocks": [],
             "num_free_blocks": len(self.free_list),
         }
+
+    def free_structures(self) -> dict[str, list[str]]:
+        """Show the free list for a reader, next block first."""
+        return {"free list": [str(block_id) for block_id in self.free_list]}
 
 
 POLICY = NoCaching

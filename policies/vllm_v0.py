@@ -216,6 +216,11 @@ class VllmV0:
             "num_free_blocks": self.num_free_blocks,
         }
 
+    def free_structures(self) -> dict[str, list[str]]:
+        """Show the plain free list, next block first, and the evictor's structures for a reader."""
+        never_filled = [str(block_id) for block_id in self.hashless_free]
+        return {"free list, used up first": never_filled, **self.evictor.structures()}
+
     def _num_touched_blocks(self, num_computed_tokens: int, num_tokens: int) -> int:
         """Blocks that an append writes to, the partly filled last one included."""
         room = self.block_size - num_computed_tokens % self.block_size

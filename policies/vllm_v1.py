@@ -55,9 +55,9 @@ class VllmV1:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.counts = OperationCounts()
-        first = 1 if null_block else 0
-        self._blocks = [Block(block_id) for block_id in range(first + num_blocks)]
-        self.free_queue = FreeQueue(self._blocks[first:])
+        self.first_block_id = 1 if null_block else 0
+        self._blocks = [Block(block_id) for block_id in range(self.first_block_id + num_blocks)]
+        self.free_queue = FreeQueue(self._blocks[self.first_block_id :])
         # Duplicates are kept, hence several blocks under one key; the oldest is the one hit.
         self.cached: dict[int, dict[int, Block]] = {}
         self._num_cached_blocks = 0
@@ -152,6 +152,10 @@ class VllmV1:
             "cached_blocks": [b.block_id for b in self._blocks if b.key is not None],
             "num_free_blocks": self.free_queue.num_blocks,
         }
+
+    def free_structures(self) -> dict[str, list[str]]:
+        """Show the free queue for a reader, next victim first."""
+        return {"free queue": [str(block.block_id) for block in self.free_queue]}
 
     def _release(self, blocks: Iterable[Block]) -> None:
         for block in blocks:

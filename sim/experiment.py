@@ -210,6 +210,59 @@ def check(config: RunConfig) -> None:
         )
 
 
+def build_engine(
+    config: RunConfig,
+    num_blocks: int,
+    recorder: Recorder,
+    *,
+    wrap: Callable[[Allocator, Clock], Allocator] = lambda allocator, _: allocator,
+    cost: CostModel | None = None,
+) -> Engine:
+    """Put policy, scheduler, cost and overhead of a configuration together.
+
+    Parameters
+    ----------
+    config
+        What to simulate.
+    num_blocks
+        Usable blocks of the pool.
+    recorder
+        Takes the rows.
+    wrap
+        Puts something around the allocator, given the engine's clock.
+    cost
+        Prices every step, cache management included, instead of what the configuration names.
+    """
+
+    def make_allocator(clock: Clock) -> Allocator:
+        allocator = policies.make(
+            config.policy,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            clock=clock,
+            args=dict(config.policy_args),
+        )
+        if ":" in config.policy:
+            allocator = Checked(allocator, config.policy)
+        return wrap(allocator, clock)
+
+    return Engine(
+        make_allocator,
+        SchedulerConfig(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.long_prefill_token_threshold,
+        ),
+        cost or cost_of(config)[0],
+        recorder,
+        reuse="prefill" if config.reuse == "prefill" else "all",
+        closed_loop=config.sessions == "closed",
+        overhead=None if cost else overhead_of(config)[0],
+        overlap=config.overlap,
+        cascade=config.cascade,
+    )
+
+
 def run(
     config: RunConfig,
     *,
@@ -239,37 +292,8 @@ def run(
     workload = load_workload(config)
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
-    cost, cost_name = cost_of(config)
-    overhead, overhead_name = overhead_of(config)
     recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
-
-    def make_allocator(clock: Clock) -> Allocator:
-        allocator = policies.make(
-            config.policy,
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            clock=clock,
-            args=dict(config.policy_args),
-        )
-        if ":" in config.policy:
-            allocator = Checked(allocator, config.policy)
-        return Timed(allocator) if timed else allocator
-
-    engine = Engine(
-        make_allocator,
-        SchedulerConfig(
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-            config.long_prefill_token_threshold,
-        ),
-        cost,
-        recorder,
-        reuse="prefill" if config.reuse == "prefill" else "all",
-        closed_loop=config.sessions == "closed",
-        overhead=overhead,
-        overlap=config.overlap,
-        cascade=config.cascade,
-    )
+    engine = build_engine(config, num_blocks, recorder, wrap=lambda a, _: Timed(a) if timed else a)
     if on_start is not None:
         on_start(len(requests))
     engine.run(requests)
@@ -289,9 +313,9 @@ def run(
         "block_size": config.block_size,
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
-        "cost": cost_name,
+        "cost": cost_of(config)[1],
         "cost_digest": digest["cost"],
-        "overhead": overhead_name,
+        "overhead": overhead_of(config)[1],
         "overhead_digest": digest["overhead"],
         "overlap": config.overlap,
         "cascade": config.cascade,

@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
-    "sim.cli", "sim.__main__", "sim.sweep", "sim.experiment", "sim.identity", "sim.verify",
+    "sim.cli", "sim.__main__", "sim.sweep", "sim.experiment", "sim.identity", "sim.explained",
+    "sim.verify",
     "sim.overhead.measure",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""

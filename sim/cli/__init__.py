@@ -8,7 +8,18 @@ from typing import Any, NoReturn
 
 import typer
 
-from sim.cli import overhead, plot, policies, presets, profiles, run, sweep, verify, workload
+from sim.cli import (
+    explain,
+    overhead,
+    plot,
+    policies,
+    presets,
+    profiles,
+    run,
+    sweep,
+    verify,
+    workload,
+)
 from sim.cli.output import complain, forgive_odd_characters
 from sim.errors import UsageError
 
@@ -28,6 +39,7 @@ app.command("run")(run.command)
 app.command("sweep")(sweep.command)
 app.command("plot")(plot.command)
 app.add_typer(workload.app, name="workload")
+app.command("explain")(explain.command)
 app.command("overhead")(overhead.command)
 app.command("policies")(policies.command)
 app.command("presets")(presets.command)

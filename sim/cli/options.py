@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import Field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -34,7 +34,10 @@ _METAVARS = {str: "TEXT", int: "INTEGER", float: "NUMBER"}
 
 
 def with_settings(
-    groups: Collection[Group], *, many: bool = False, positional_workload: bool = True
+    groups: Collection[Group],
+    *,
+    many: bool = False,
+    workload: Literal["argument", "optional argument", "option"] = "argument",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the settings of ``groups`` as options.
 
@@ -44,8 +47,8 @@ def with_settings(
         Which settings.
     many
         Each option takes a comma list, for a grid.
-    positional_workload
-        The workload is the first argument instead of an option.
+    workload
+        Whether the workload is the first argument, and whether it may be left out.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -55,9 +58,11 @@ def with_settings(
             for parameter in signature.parameters.values()
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        positional = positional_workload and "Workload" in groups
+        positional = workload != "option" and "Workload" in groups
         added = [
-            _parameter(field, many, positional)
+            _argument(field, required=workload == "argument")
+            if field.name == "workload" and positional
+            else _option(field, many)
             for field in settings()
             if setting_of(field).group in groups
         ]
@@ -119,17 +124,22 @@ def settings_of(chosen: dict[str, Any]) -> dict[str, Any]:
     return {**chosen, **pairs}
 
 
-def _parameter(field: Field[Any], many: bool, positional: bool) -> inspect.Parameter:
+def _argument(field: Field[Any], *, required: bool) -> inspect.Parameter:
+    help = setting_of(field).help
+    metavar = "WORKLOAD" if required else "[WORKLOAD]"
+    annotation: Any = Annotated[
+        str if required else str | None,
+        typer.Argument(metavar=metavar, help=help, show_default=False),
+    ]
+    default = inspect.Parameter.empty if required else None
+    return _keyword(field.name, default, annotation)
+
+
+def _option(field: Field[Any], many: bool) -> inspect.Parameter:
     setting, kind = setting_of(field), kind_of(field)
     option = option_name(field.name)
     annotation: Any
-    default: Any = None
-    if field.name == "workload" and positional:
-        default = inspect.Parameter.empty
-        annotation = Annotated[
-            str, typer.Argument(metavar="WORKLOAD", help=setting.help, show_default=False)
-        ]
-    elif kind is bool:
+    if kind is bool:
         annotation = Annotated[
             bool | None,
             typer.Option(
@@ -149,9 +159,7 @@ def _parameter(field: Field[Any], many: bool, positional: bool) -> inspect.Param
                 show_default=False,
             ),
         ]
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
+    return _keyword(field.name, None, annotation)
 
 
 def _args_parameter(name: str, many: bool) -> inspect.Parameter:
@@ -166,6 +174,10 @@ def _args_parameter(name: str, many: bool) -> inspect.Parameter:
             show_default=False,
         ),
     ]
+    return _keyword(name, None, annotation)
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> inspect.Parameter:  # noqa: ANN401
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )

@@ -37,9 +37,7 @@ _SETTINGS = [
 ]
 
 
-@with_settings(
-    ("Workload", "Policy", "Engine", "Cost", "Arrivals"), many=True, positional_workload=False
-)
+@with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"), many=True, workload="option")
 def command(
     file: Annotated[
         Path | None,
