@@ -66,11 +66,8 @@ def allocator_log(policy):
             return {"status": "LATER"}
         live[name] = seq
         seq.num_computed_tokens = match.num_tokens
-        return {
-            **computed(seq, num_tokens),
-            "num_cached_tokens": match.num_hit_blocks * 4,
-            "num_computed_tokens": seq.num_computed_tokens,
-        }
+        answer = {**computed(seq, num_tokens), "num_cached_tokens": match.num_hit_blocks * 4}
+        return {**answer, "num_computed_tokens": seq.num_computed_tokens} if is_v1 else answer
 
     def extend(name, num_tokens):
         if not pool.allocate(live[name], NO_MATCH, num_tokens):
@@ -250,6 +247,8 @@ def engine_log():
             "kind": "summary",
             "steps": recorder.num_steps,
             "makespan_ns": recorder.end_ns,
+            "prefix_cache_block_queries": recorder.num_block_queries,
+            "prefix_cache_block_hits": recorder.num_block_hits,
             "num_cached_tokens": num_cached_tokens,
             "num_prompt_tokens": num_prompt_tokens,
             "token_hit_rate": num_cached_tokens / num_prompt_tokens,

@@ -12,6 +12,7 @@ from pathlib import Path
 import policies
 from sim.errors import UsageError
 from sim.verify import allocator, engine, scheduler
+from sim.verify.fields import shown
 from sim.verify.log import Divergence, Log, read_log
 
 __all__ = ["Divergence", "Verification", "verify"]
@@ -87,13 +88,6 @@ def verify(
         except UsageError as error:
             outcome.errors.append(str(error))
             continue
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            outcome.errors.append(
-                f"{path}: a field is missing or of the wrong kind "
-                f"({type(error).__name__}: {error}); recorded logs are described in "
-                "docs/recorded-logs.md."
-            )
-            continue
         outcome.num_diverging += bool(divergences)
         outcome.divergences += divergences
         if on_file is not None:
@@ -103,15 +97,21 @@ def verify(
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
-        if path.is_dir():
-            found = sorted(path.rglob("*.jsonl"))
-            if not found:
-                raise UsageError(f"{path} holds no .jsonl file; name a folder of recorded logs.")
-            yield from found
-        elif path.is_file():
-            yield path
-        else:
+        try:
+            is_folder, is_file = path.is_dir(), path.is_file()
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be read ({error.strerror}); name recorded logs or folders of them."
+            ) from error
+        if not (is_folder or is_file):
             raise UsageError(f"{path} does not exist; name recorded logs or folders of them.")
+        if is_file:
+            yield path
+            continue
+        found = sorted(path.rglob("*.jsonl"))
+        if not found:
+            raise UsageError(f"{path} holds no .jsonl file; name a folder of recorded logs.")
+        yield from found
 
 
 def _replay(log: Log, policy: str | None, traces: engine.Traces) -> Iterator[Divergence]:
@@ -124,14 +124,16 @@ def _replay(log: Log, policy: str | None, traces: engine.Traces) -> Iterator[Div
 
 
 def _policy_for(log: Log, policy: str | None) -> str:
-    if log.config.get("enable_prefix_caching") is False:
-        return "none"
-    if policy is not None:
-        return policy
-    variant, known = str(log.setting("variant")), policies.variants()
+    modelled_by = policy or _model_of(log)
+    return modelled_by if log.is_caching() else "none"
+
+
+def _model_of(log: Log) -> str:
+    variant, known = log.text("variant"), policies.variants()
     if variant not in known:
-        raise UsageError(
-            f"{log.path}:1: variant {variant!r} is modelled by no policy; known are "
-            f"{', '.join(sorted(known))}, or choose one with --policy."
+        log.refuse(
+            log.config_number,
+            f"variant {shown(variant)} is modelled by no policy",
+            f"known are {', '.join(sorted(known))}, or choose one with --policy",
         )
     return known[variant]

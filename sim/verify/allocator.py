@@ -8,28 +8,134 @@ from typing import Any
 import numpy as np
 
 import policies
-from sim.errors import UsageError
 from sim.types import NO_MATCH, Allocator, Inspectable, Request, Sequence
+from sim.verify.fields import (
+    ANYTHING,
+    BLOCK_IDS,
+    OBJECT,
+    POSITIVE,
+    SECONDS,
+    SHARE,
+    SOME_TOKENS,
+    STATUS,
+    TEXT,
+    WHOLE,
+    Kind,
+    shown,
+)
 from sim.verify.log import Divergence, Line, Log
 from workloads.content import Interner, TokenIds
 
 OK, LATER = "OK", "LATER"
 
+Fields = dict[str, Kind]
+
+OPERATIONS: dict[str, tuple[Fields, Fields]] = {
+    "allocate": ({"now": SECONDS, "tokens": SOME_TOKENS}, {"chunk": POSITIVE}),
+    "append": ({"tokens": SOME_TOKENS}, {"now": SECONDS}),
+    "extend": ({"num_tokens": POSITIVE}, {"now": SECONDS}),
+    "free": ({}, {"now": SECONDS}),
+}
+"""Required and optional fields of every operation, beside ``op``, ``request`` and ``expect``."""
+
+ANSWERS: dict[str, Fields] = {
+    "allocate": {"num_cached_tokens": WHOLE, "block_table": BLOCK_IDS},
+    "append": {"block_table": BLOCK_IDS},
+    "extend": {"num_computed_tokens": WHOLE, "block_table": BLOCK_IDS},
+    "free": {},
+}
+"""What an operation that found room answers, beside its status."""
+
+STATE: Fields = {
+    "num_free_blocks": WHOLE,
+    "cached_blocks": BLOCK_IDS,
+    "free_queue": BLOCK_IDS,
+    "hashless_free": BLOCK_IDS,
+    "evictor": BLOCK_IDS,
+}
+"""The state, by the names of vLLM V1 and V0; a policy of one's own may show other things."""
+
+EXPECTED = STATE | {field: kind for answer in ANSWERS.values() for field, kind in answer.items()}
+"""Every field that ``expect`` may have, whether it must or not."""
+
 
 def replay(log: Log, policy: str) -> Iterator[Divergence]:
     """Ask a policy what the log asked vLLM, and yield every difference in answer or state."""
     run = _Replay(log, policy)
-    initial = log.config.get("initial")
-    if initial is not None:
-        yield from log.compare(1, initial, run.state())
+    _check(log, {field: STATE.get(field, ANYTHING) for field in _recorded_state(log, policy, run)})
+    if "initial" in log.config:
+        yield from log.compare(log.config_number, log.config["initial"], run.state())
     for number, line in log.lines:
-        for field in ("op", "request", "expect"):
-            if field not in line:
-                raise UsageError(
-                    f"{log.path}:{number}: the operation has no {field!r}; recorded logs are "
-                    "described in docs/recorded-logs.md."
-                )
-        yield from log.compare(number, line["expect"], run.answer(number, line))
+        yield from log.compare(number, line["expect"], run.answer(line))
+
+
+def _check(log: Log, state: Fields) -> None:
+    """Refuse a log that asks or answers too little to be compared."""
+    if "initial" in log.config:
+        log.check(log.config_number, log.config, "the configuration", {"initial": OBJECT})
+        log.check(log.config_number, log.config["initial"], "initial", state)
+    live: dict[str, int] = {}
+    now = 0.0
+    for number, line in log.lines:
+        op = _check_fields(log, number, line, state)
+        name = line["request"]
+        if op == "allocate" and name in live:
+            log.refuse_as_cut(
+                number,
+                f"request {shown(name)} is allocated again, though it is live since line "
+                f"{live[name]} and not freed",
+            )
+        if op != "allocate" and name not in live:
+            log.refuse_as_cut(
+                number, f"{op} of request {shown(name)}, which no line before has left live"
+            )
+        if line.get("now", now) < now:
+            log.refuse(
+                number,
+                f"now is {line['now']}, which is before the {now} of a line above",
+                "operations stand in the order in which they happened; sort them",
+            )
+        now = line.get("now", now)
+        if op == "free":
+            del live[name]
+        elif op == "allocate" and line["expect"]["status"] == OK:
+            live[name] = number
+
+
+def _check_fields(log: Log, number: int, line: Line, state: Fields) -> str:
+    """Refuse an operation that lacks something; return which it is."""
+    what = "the operation"
+    log.check(number, line, what, {"op": TEXT, "request": TEXT, "expect": OBJECT})
+    op: str = line["op"]
+    if op not in OPERATIONS:
+        log.refuse(
+            number, f"operation {shown(op)} is unknown", f"a log has {', '.join(OPERATIONS)}"
+        )
+    log.check(number, line, what, *OPERATIONS[op])
+    expect = line["expect"]
+    log.check(number, expect, "expect", {"status": STATUS, **state}, EXPECTED)
+    if expect["status"] == OK:
+        log.check(number, expect, "expect", ANSWERS[op])
+        if op == "allocate" and "free_queue" in state:
+            # Only V1 prefills in chunks; V0 has no such number.
+            log.check(number, expect, "expect", {"num_computed_tokens": WHOLE})
+    return op
+
+
+def _recorded_state(log: Log, policy: str, run: _Replay) -> Line:
+    """Show a state with the fields of the record: those of the policy that models its variant."""
+    variant = log.config.get("variant")
+    known = policies.variants()
+    if not isinstance(variant, str) or known.get(variant, policy) == policy:
+        return run.state()
+    return _state(policies.make(known[variant], num_blocks=1, block_size=1, clock=lambda: 0))
+
+
+def _state(allocator: Allocator) -> Line:
+    """Show the whole state of an allocator, by the names of the log."""
+    if isinstance(allocator, Inspectable):
+        return allocator.snapshot()
+    return {"num_free_blocks": allocator.usage().free}
 
 
 class _Replay:
@@ -52,24 +158,18 @@ class _Replay:
 
     def state(self) -> Line:
         """Show the whole state of the allocator, by the names of the log."""
-        if isinstance(self._allocator, Inspectable):
-            return self._allocator.snapshot()
-        return {"num_free_blocks": self._allocator.usage().free}
+        return _state(self._allocator)
 
-    def answer(self, number: int, line: Line) -> Line:
+    def answer(self, line: Line) -> Line:
         """Carry out one operation; return its answer and the state after it."""
-        operation = self._operations.get(line["op"])
-        if operation is None:
-            raise UsageError(
-                f"{self._log.path}:{number}: operation {line['op']!r} is unknown; a log has "
-                f"{', '.join(self._operations)}."
-            )
-        is_new = line["op"] == "allocate"
-        if not is_new and line["request"] not in self._sequences:
-            # Here the replay has left the record: what was admitted there was refused here.
-            return {"request": "not live", **self.state()}
-        self._now_ns = round(float(line.get("now", 0)) * 1e9)
-        return {**operation(line), **self.state()}
+        op = line["op"]
+        is_live = line["request"] in self._sequences
+        if is_live == (op == "allocate"):
+            # Here the replay has left the record: one admitted what the other refused.
+            return {"status": "live already" if is_live else "not live", **self.state()}
+        if "now" in line:
+            self._now_ns = round(line["now"] * 1e9)
+        return {**self._operations[op](line), **self.state()}
 
     def _allocate(self, line: Line) -> Line:
         tokens = list(line["tokens"])
@@ -130,13 +230,13 @@ def make_allocator(log: Log, policy: str, clock: Callable[[], int]) -> Allocator
     """Make the policy's allocator with the pool of the log; a log counts physical blocks."""
     policy_class: Any = policies.load(policy)
     num_reserved_blocks = getattr(policy_class, "num_reserved_blocks", 0)
-    watermark = log.config.get("watermark")
+    # V0 was recorded without a watermark, which is not its default.
+    watermark = log.setting("watermark", SHARE) if "watermark" in log.config else 0
     takes_watermark = "watermark" in policies.options(policy_class)
     return policies.make(
         policy,
-        num_blocks=log.num_blocks() - num_reserved_blocks,
+        num_blocks=log.num_blocks(num_reserved_blocks) - num_reserved_blocks,
         block_size=log.number("block_size", minimum=1),
         clock=clock,
-        # V0 was recorded without a watermark, which is not its default.
-        args={"watermark": float(watermark or 0.0)} if takes_watermark else {},
+        args={"watermark": float(watermark)} if takes_watermark else {},
     )

@@ -8,13 +8,39 @@ from pathlib import Path
 
 from sim.cost import LinearCost
 from sim.engine import Engine
-from sim.errors import UsageError
 from sim.recorder import Recorder, RequestRecord
 from sim.types import Request
 from sim.verify.allocator import make_allocator
+from sim.verify.fields import NUMBER, WHOLE, Kind, shown
 from sim.verify.log import Divergence, Line, Log
 from sim.verify.scheduler import scheduler_config
 from workloads import load
+
+REQUEST: dict[str, Kind] = {
+    "index": WHOLE,
+    "arrival_ns": WHOLE,
+    "num_prompt_tokens": WHOLE,
+    "num_output_tokens": WHOLE,
+    "num_cached_tokens": WHOLE,
+    "admitted_ns": WHOLE,
+    "first_token_ns": WHOLE,
+    "finished_ns": WHOLE,
+    "num_preemptions": WHOLE,
+}
+"""Fields of the line of a request."""
+
+SUMMARY: dict[str, Kind] = {
+    "steps": WHOLE,
+    "makespan_ns": WHOLE,
+    "prefix_cache_block_queries": WHOLE,
+    "prefix_cache_block_hits": WHOLE,
+    "num_cached_tokens": WHOLE,
+    "num_prompt_tokens": WHOLE,
+    "token_hit_rate": NUMBER,
+    "preemptions": WHOLE,
+    "mean_ttft_ns": NUMBER,
+}
+"""Fields of the last line."""
 
 
 class Traces:
@@ -32,15 +58,17 @@ class Traces:
         start, count = log.number("start"), log.number("count", minimum=1)
         requests = self._requests[path][start : start + count]
         if len(requests) < count:
-            raise UsageError(
-                f"{log.path}:1: requests {start} to {start + count} are asked for and {path} has "
-                f"{len(self._requests[path])}; give the trace that was recorded."
+            log.refuse(
+                log.config_number,
+                f"requests {start} to {start + count} are asked for and {path} has "
+                f"{len(self._requests[path])}",
+                "give the trace that was recorded",
             )
         first_ns = requests[0].arrival_ns
         return [replace(r, arrival_ns=r.arrival_ns - first_ns) for r in requests]
 
     def _find(self, log: Log) -> Path:
-        name = str(log.setting("trace"))
+        name = log.text("trace")
         near = log.path.resolve().parent
         folders = (
             [self._folder]
@@ -48,17 +76,26 @@ class Traces:
             else [near, near.parent / "traces", near.parent.parent / "traces"]
         )
         for folder in folders:
-            if (folder / name).is_file():
+            if _is_file(folder / name):
                 return folder / name
-        raise UsageError(
-            f"{log.path}:1: trace {name!r} is not in {' or '.join(map(str, folders))}; name its "
-            "folder with --traces."
+        log.refuse(
+            log.config_number,
+            f"trace {shown(name)} is not in {' or '.join(map(str, folders))}",
+            "name its folder with --traces",
         )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        # No file has a name as long as that.
+        return False
 
 
 def replay(log: Log, policy: str, traces: Traces) -> Iterator[Divergence]:
     """Run the slice and compare every request and the summary."""
-    log.check_kinds("request", "summary")
+    _check(log)
     requests = traces.slice(log)
     recorder = Recorder()
     engine = Engine(
@@ -76,15 +113,47 @@ def replay(log: Log, policy: str, traces: Traces) -> Iterator[Divergence]:
     start = log.number("start")
     for number, line in log.of_kind("request"):
         index = line["index"]
-        if not start <= index < start + len(requests):
-            raise UsageError(
-                f"{log.path}:{number}: index {index} is outside the slice {start} to "
-                f"{start + len(requests)} that line 1 names."
-            )
         record = records[requests[index - start].request_id]
         yield from log.compare(number, line, {"kind": "request", "index": index, **_row(record)})
     for number, line in log.of_kind("summary"):
         yield from log.compare(number, line, {"kind": "summary", **_summary(recorder)})
+
+
+def _check(log: Log) -> None:
+    """Refuse a log that lacks a request of its slice, or the summary at the end."""
+    log.check_kinds("request", "summary")
+    start, count = log.number("start"), log.number("count", minimum=1)
+    seen: dict[int, int] = {}
+    for number, line in log.of_kind("request"):
+        log.check(number, line, "the request", REQUEST)
+        index = line["index"]
+        if not start <= index < start + count:
+            log.refuse(
+                number,
+                f"index {index} is outside the slice {start} to {start + count} that the "
+                "configuration names",
+                "correct the one or the other",
+            )
+        if index in seen:
+            log.refuse_as_cut(
+                number, f"index {index} stands a second time, after line {seen[index]}"
+            )
+        seen[index] = number
+    if len(seen) < count:
+        # Named from what is there: a wrong count may be far larger than the file.
+        missing = next(index for index in range(start, start + count) if index not in seen)
+        log.refuse_as_cut(
+            log.config_number,
+            f"count is {count} and {len(seen)} lines are of kind 'request': index {missing} is "
+            "missing",
+        )
+    number, last = log.lines[-1]
+    if last["kind"] != "summary":
+        log.refuse_as_cut(number, "the last line is not of kind 'summary'")
+    for number, line in log.of_kind("summary"):
+        if line is not last:
+            log.refuse_as_cut(number, "a line of kind 'summary' stands before the last line")
+        log.check(number, line, "the summary", SUMMARY)
 
 
 def _row(record: RequestRecord) -> Line:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sim.capacity import MAX_BLOCKS
 from sim.errors import UsageError
+from sim.verify.fields import FLAG, MAX_SETTING, TEXT, Kind, shown, whole
 
 Line = dict[str, Any]
+
+DESCRIBED = "recorded logs are described in docs/recorded-logs.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +29,22 @@ class Divergence:
     got: object
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: expected {self.expected}, got {self.got}"
+        field, expected, got = map(_on_one_line, (self.field, self.expected, self.got))
+        return f"{self.file}:{self.line}: {field}: expected {expected}, got {got}"
+
+
+def _on_one_line(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A recorded run: configuration and numbered lines."""
+    """A recorded run: configuration, the number of its line, and the numbered lines after it."""
 
     path: Path
     config: Line
+    config_number: int
     lines: list[tuple[int, Line]]
 
     @property
@@ -41,51 +52,86 @@ class Log:
         """``allocator``, ``scheduler`` or ``engine``."""
         if self.config.get("kind") == "config":
             return "engine"
-        first = self.lines[0][1] if self.lines else {}
+        if not self.lines:
+            self.refuse(self.config_number, "only the configuration is here, and nothing to replay")
+        number, first = self.lines[0]
         if "op" in first:
             return "allocator"
         if first.get("kind") in ("request", "step"):
             return "scheduler"
-        raise UsageError(
-            f"{self.path}:2: this line is no operation, request or step; recorded logs are "
-            "described in docs/recorded-logs.md."
-        )
+        self.refuse(number, "this line is no operation, request or step")
 
-    def setting(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON holds
+    def refuse(self, number: int, what: str, next_step: str = DESCRIBED) -> NoReturn:
+        """Say that the log cannot be replayed, and which line shows it."""
+        raise UsageError(f"{self.path}:{number}: {what}; {next_step}.")
+
+    def refuse_as_cut(self, number: int, what: str) -> NoReturn:
+        """Say that lines are missing, or too many: agreement would mean nothing."""
+        self.refuse(number, what, "the log is not whole: record the run again, or copy all of it")
+
+    def check(
+        self,
+        number: int,
+        line: Line,
+        what: str,
+        required: Mapping[str, Kind],
+        optional: Mapping[str, Kind] | None = None,
+    ) -> None:
+        """Refuse a line, or a part of one, that lacks a field or holds one of another kind.
+
+        Parameters
+        ----------
+        number
+            Of the line.
+        what
+            What errors call it.
+        """
+        for field in required:
+            if field not in line:
+                self.refuse(number, f"{what} has no {field!r}")
+        for field, kind in {**required, **(optional or {})}.items():
+            if field in line:
+                fault = kind.fault(field, what, line[field])
+                if fault is not None:
+                    self.refuse(number, fault, "correct it as docs/recorded-logs.md describes")
+
+    def setting(self, name: str, kind: Kind) -> Any:  # noqa: ANN401 - whatever JSON holds
         """Look up a required setting of the configuration."""
-        if name not in self.config:
-            raise UsageError(
-                f"{self.path}:1: the configuration has no {name!r}; recorded logs are described in "
-                "docs/recorded-logs.md."
-            )
+        self.check(self.config_number, self.config, "the configuration", {name: kind})
         return self.config[name]
 
     def number(self, name: str, default: int | None = None, *, minimum: int = 0) -> int:
         """Look up a whole number of the configuration, required unless it has a default."""
-        value = self.setting(name) if default is None else self.config.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise UsageError(
-                f"{self.path}:1: {name} is {value!r} but must be a whole number of at least "
-                f"{minimum}."
-            )
+        if default is not None and name not in self.config:
+            return default
+        value: int = self.setting(name, whole(minimum, MAX_SETTING))
         return value
 
-    def num_blocks(self) -> int:
-        """Look up the number of physical blocks."""
-        value = self.number("num_blocks", minimum=1)
-        if value > MAX_BLOCKS:
-            raise UsageError(
-                f"{self.path}:1: num_blocks is {value} but at most {MAX_BLOCKS:,} can be replayed."
-            )
+    def text(self, name: str) -> str:
+        """Look up a text of the configuration."""
+        value: str = self.setting(name, TEXT)
+        return value
+
+    def is_caching(self) -> bool:
+        """Whether the prefix cache was on."""
+        return "enable_prefix_caching" not in self.config or bool(
+            self.setting("enable_prefix_caching", FLAG)
+        )
+
+    def num_blocks(self, num_reserved_blocks: int = 0) -> int:
+        """Look up the number of physical blocks, of which at least one must be usable."""
+        value: int = self.setting("num_blocks", whole(num_reserved_blocks + 1, MAX_BLOCKS))
         return value
 
     def check_kinds(self, *kinds: str) -> None:
         """Refuse lines that would be passed over."""
         for number, line in self.lines:
-            if line.get("kind") not in kinds:
-                raise UsageError(
-                    f"{self.path}:{number}: kind {line.get('kind')!r} is unknown; the lines of "
-                    f"this log are of kind {' or '.join(kinds)}."
+            self.check(number, line, "the line", {"kind": TEXT})
+            if line["kind"] not in kinds:
+                self.refuse(
+                    number,
+                    f"kind {shown(line['kind'])} is unknown",
+                    f"the lines of this log are of kind {' or '.join(kinds)}",
                 )
 
     def of_kind(self, kind: str) -> Iterator[tuple[int, Line]]:
@@ -119,11 +165,16 @@ def read_log(path: Path) -> Log:
         if not row.strip():
             continue
         try:
-            line = json.loads(row)
-        except json.JSONDecodeError as error:
+            line = json.loads(
+                row,
+                object_pairs_hook=_object,
+                parse_float=_finite,
+                parse_constant=_finite,
+            )
+        except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"{path}:{number}: not JSON ({error.msg}); a recorded log has one JSON object a "
-                "line."
+                f"{path}:{number}: not JSON ({_reason(error)}); a recorded log has one JSON object "
+                "a line."
             ) from error
         if not isinstance(line, dict):
             raise UsageError(
@@ -133,4 +184,31 @@ def read_log(path: Path) -> Log:
         lines.append((number, line))
     if not lines:
         raise UsageError(f"{path} is empty; its first line must be the configuration.")
-    return Log(path, lines[0][1], lines[1:])
+    config_number, config = lines[0]
+    return Log(path, config, config_number, lines[1:])
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Line:
+    """Make an object; of two fields of one name, one would be passed over."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{shown(twice)} stands twice in one object")
+    return made
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is no finite number")
+    return value
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    if isinstance(error, RecursionError):
+        return "nested too deep"
+    # Python's own word on a number of thousands of digits goes on with advice to programmers.
+    return str(error).partition(";")[0]

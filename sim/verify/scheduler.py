@@ -10,8 +10,37 @@ import numpy as np
 from sim.scheduler import Scheduler, SchedulerConfig
 from sim.types import Request, Sequence
 from sim.verify.allocator import make_allocator
-from sim.verify.log import Divergence, Log
+from sim.verify.fields import COUNTS, REQUEST_IDS, SOME_TOKENS, TEXT, TOKENS, WHOLE, Kind, shown
+from sim.verify.log import Divergence, Line, Log
 from workloads.content import Interner, TokenIds
+
+REQUEST: dict[str, Kind] = {
+    "request": TEXT,
+    "arrival_step": WHOLE,
+    "tokens": SOME_TOKENS,
+    "output_tokens": TOKENS,
+}
+"""Fields of a line that describes a request."""
+
+BY_REQUEST: dict[str, Kind] = {
+    "added": REQUEST_IDS,
+    "num_scheduled_tokens": COUNTS,
+    "admitted_num_cached_tokens": COUNTS,
+    "preempted": REQUEST_IDS,
+    "finished": REQUEST_IDS,
+}
+"""Fields of a step that name requests."""
+
+STEP: dict[str, Kind] = {
+    "step": WHOLE,
+    **BY_REQUEST,
+    "num_free_blocks": WHOLE,
+    "num_running": WHOLE,
+    "num_waiting": WHOLE,
+    "prefix_cache_block_queries": WHOLE,
+    "prefix_cache_block_hits": WHOLE,
+}
+"""Fields of a step."""
 
 
 def replay(log: Log, policy: str) -> Iterator[Divergence]:
@@ -21,6 +50,7 @@ def replay(log: Log, policy: str) -> Iterator[Divergence]:
     step_index = 0
     allocator = make_allocator(log, policy, lambda: step_index)
     scheduler = Scheduler(scheduler_config(log), allocator)
+    _check(log)
     arrivals = _arrivals(log, block_size)
     for number, line in log.of_kind("step"):
         step_index = line["step"]
@@ -49,6 +79,78 @@ def replay(log: Log, policy: str) -> Iterator[Divergence]:
             for field, value in line.items()
         }
         yield from log.compare(number, expected, got)
+
+
+def _check(log: Log) -> None:
+    """Refuse a log that is not the whole of a run, from the first arrival to the last token."""
+    arrivals = _check_requests(log)
+    before: Line | None = None
+    numbers = set()
+    number = log.config_number
+    for number, line in log.of_kind("step"):
+        log.check(number, line, "the step", STEP)
+        _check_order(log, number, before, line)
+        for field in BY_REQUEST:
+            for name in line[field]:
+                if name not in arrivals:
+                    log.refuse_as_cut(
+                        number,
+                        f"{field} of the step names {shown(name)}, which no line of kind "
+                        "'request' describes",
+                    )
+        numbers.add(line["step"])
+        before = line
+    if before is None:
+        log.refuse_as_cut(log.lines[-1][0], "there is no line of kind 'step'")
+    if not arrivals:
+        log.refuse_as_cut(log.lines[0][0], "there is no line of kind 'request'")
+    for name, (request_number, arrival_step) in arrivals.items():
+        if arrival_step not in numbers:
+            log.refuse_as_cut(
+                request_number,
+                f"request {shown(name)} arrives at step {arrival_step}, and that step is missing",
+            )
+    if _num_unfinished(before):
+        log.refuse_as_cut(
+            number,
+            f"the last step, {before['step']}, leaves {_num_unfinished(before)} requests running "
+            "or waiting",
+        )
+
+
+def _check_requests(log: Log) -> dict[str, tuple[int, int]]:
+    """Return line and step of arrival by request."""
+    arrivals: dict[str, tuple[int, int]] = {}
+    for number, line in log.of_kind("request"):
+        log.check(number, line, "the request", REQUEST)
+        name = line["request"]
+        if name in arrivals:
+            log.refuse_as_cut(
+                number,
+                f"request {shown(name)} is described a second time, after line {arrivals[name][0]}",
+            )
+        arrivals[name] = number, line["arrival_step"]
+    return arrivals
+
+
+def _check_order(log: Log, number: int, before: Line | None, line: Line) -> None:
+    """Refuse a step out of order, and a gap while there was work: idle steps have no line."""
+    if before is None:
+        return
+    step, step_before = line["step"], before["step"]
+    if step <= step_before:
+        log.refuse_as_cut(number, f"step {step} comes after step {step_before}, and must be later")
+    if step > step_before + 1 and _num_unfinished(before):
+        log.refuse_as_cut(
+            number,
+            f"step {step_before + 1} is missing, though step {step_before} leaves "
+            f"{_num_unfinished(before)} requests running or waiting",
+        )
+
+
+def _num_unfinished(step: Line) -> int:
+    num_requests: int = step["num_running"] + step["num_waiting"]
+    return num_requests
 
 
 def scheduler_config(log: Log) -> SchedulerConfig:
