@@ -80,11 +80,12 @@ def verify(
     if policy is not None:
         policies.load(policy)
     known_traces = engine.Traces(traces)
+    variants = policies.variants()
     outcome = Verification()
     for path in list(_files(paths)):
         outcome.num_files += 1
         try:
-            divergences = list(_replay(read_log(path), policy, known_traces))
+            divergences = list(_replay(read_log(path), policy, variants, known_traces))
         except UsageError as error:
             outcome.errors.append(str(error))
             continue
@@ -114,26 +115,22 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _replay(log: Log, policy: str | None, traces: engine.Traces) -> Iterator[Divergence]:
-    name = _policy_for(log, policy)
+def _replay(
+    log: Log, policy: str | None, variants: dict[str, str], traces: engine.Traces
+) -> Iterator[Divergence]:
+    if policy is None and log.text("variant") not in variants:
+        log.refuse(
+            log.config_number,
+            f"variant {shown(log.text('variant'))} is modelled by no policy",
+            f"known are {', '.join(sorted(variants))}, or choose one with --policy",
+        )
+    # With a policy named, the variant may be anything or absent.
+    recorded = variants.get(str(log.config.get("variant")), policy or "none")
+    name = policy or recorded
+    if not log.is_caching():
+        name = "none"
     if log.kind == "engine":
         return engine.replay(log, name, traces)
     if log.kind == "scheduler":
         return scheduler.replay(log, name)
-    return allocator.replay(log, name)
-
-
-def _policy_for(log: Log, policy: str | None) -> str:
-    modelled_by = policy or _model_of(log)
-    return modelled_by if log.is_caching() else "none"
-
-
-def _model_of(log: Log) -> str:
-    variant, known = log.text("variant"), policies.variants()
-    if variant not in known:
-        log.refuse(
-            log.config_number,
-            f"variant {shown(variant)} is modelled by no policy",
-            f"known are {', '.join(sorted(known))}, or choose one with --policy",
-        )
-    return known[variant]
+    return allocator.replay(log, name, recorded)

@@ -16,9 +16,9 @@ from sim.verify.fields import (
     POSITIVE,
     SECONDS,
     SHARE,
-    SOME_TOKENS,
     STATUS,
     TEXT,
+    TOKENS,
     WHOLE,
     Kind,
     shown,
@@ -31,8 +31,8 @@ OK, LATER = "OK", "LATER"
 Fields = dict[str, Kind]
 
 OPERATIONS: dict[str, tuple[Fields, Fields]] = {
-    "allocate": ({"now": SECONDS, "tokens": SOME_TOKENS}, {"chunk": POSITIVE}),
-    "append": ({"tokens": SOME_TOKENS}, {"now": SECONDS}),
+    "allocate": ({"now": SECONDS, "tokens": TOKENS}, {"chunk": POSITIVE}),
+    "append": ({"tokens": TOKENS}, {"now": SECONDS}),
     "extend": ({"num_tokens": POSITIVE}, {"now": SECONDS}),
     "free": ({}, {"now": SECONDS}),
 }
@@ -59,10 +59,22 @@ EXPECTED = STATE | {field: kind for answer in ANSWERS.values() for field, kind i
 """Every field that ``expect`` may have, whether it must or not."""
 
 
-def replay(log: Log, policy: str) -> Iterator[Divergence]:
-    """Ask a policy what the log asked vLLM, and yield every difference in answer or state."""
+def replay(log: Log, policy: str, recorded: str) -> Iterator[Divergence]:
+    """Ask a policy what the log asked vLLM, and yield every difference in answer or state.
+
+    Parameters
+    ----------
+    policy
+        Name of the policy to ask.
+    recorded
+        Name of the policy that models what was recorded: the state that it shows is what the log
+        must state.
+    """
     run = _Replay(log, policy)
-    _check(log, {field: STATE.get(field, ANYTHING) for field in _recorded_state(log, policy, run)})
+    state = run.state()
+    if recorded != policy:
+        state = _state(policies.make(recorded, num_blocks=1, block_size=1, clock=lambda: 0))
+    _check(log, {field: STATE.get(field, ANYTHING) for field in state})
     if "initial" in log.config:
         yield from log.compare(log.config_number, log.config["initial"], run.state())
     for number, line in log.lines:
@@ -120,15 +132,6 @@ def _check_fields(log: Log, number: int, line: Line, state: Fields) -> str:
             # Only V1 prefills in chunks; V0 has no such number.
             log.check(number, expect, "expect", {"num_computed_tokens": WHOLE})
     return op
-
-
-def _recorded_state(log: Log, policy: str, run: _Replay) -> Line:
-    """Show a state with the fields of the record: those of the policy that models its variant."""
-    variant = log.config.get("variant")
-    known = policies.variants()
-    if not isinstance(variant, str) or known.get(variant, policy) == policy:
-        return run.state()
-    return _state(policies.make(known[variant], num_blocks=1, block_size=1, clock=lambda: 0))
 
 
 def _state(allocator: Allocator) -> Line:

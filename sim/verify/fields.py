@@ -87,8 +87,7 @@ OBJECT = Kind("an object", lambda value: isinstance(value, dict))
 ANYTHING = Kind("anything", lambda value: True)
 BLOCK_IDS = Kind("a list of block ids", lambda value: isinstance(value, list), WHOLE)
 REQUEST_IDS = Kind("a list of request ids", lambda value: isinstance(value, list), TEXT)
-TOKENS = Kind("a list of token ids", lambda value: isinstance(value, list), WHOLE)
-SOME_TOKENS = Kind(
+TOKENS = Kind(
     "a list of at least one token id", lambda value: isinstance(value, list) and value != [], WHOLE
 )
 COUNTS = Kind("an object of counts by request", lambda value: isinstance(value, dict), WHOLE)

@@ -10,14 +10,14 @@ import numpy as np
 from sim.scheduler import Scheduler, SchedulerConfig
 from sim.types import Request, Sequence
 from sim.verify.allocator import make_allocator
-from sim.verify.fields import COUNTS, REQUEST_IDS, SOME_TOKENS, TEXT, TOKENS, WHOLE, Kind, shown
+from sim.verify.fields import COUNTS, REQUEST_IDS, TEXT, TOKENS, WHOLE, Kind, shown
 from sim.verify.log import Divergence, Line, Log
 from workloads.content import Interner, TokenIds
 
 REQUEST: dict[str, Kind] = {
     "request": TEXT,
     "arrival_step": WHOLE,
-    "tokens": SOME_TOKENS,
+    "tokens": TOKENS,
     "output_tokens": TOKENS,
 }
 """Fields of a line that describes a request."""
