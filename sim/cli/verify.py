@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Replay recorded runs of real engines and name every line that differs.
 
-    Exits with 0 if every file agrees, 1 if any diverges, 2 if any cannot be replayed. The format
-    of the logs is described in docs/recorded-logs.md; you can record your own.
+    Exits with 0 if every file agrees, 1 if any diverges, 2 if any cannot be replayed or is not
+    whole. The format of the logs is described in docs/recorded-logs.md; you can record your own.
     """
     from sim.verify import Divergence, verify  # noqa: PLC0415 - keeps --help quick
 
