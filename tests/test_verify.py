@@ -294,6 +294,8 @@ def test_paths_that_hold_nothing(tmp_path):
         verify([tmp_path])
     with pytest.raises(UsageError, match="does not exist"):
         verify([tmp_path / "nowhere"])
+    with pytest.raises(UsageError, match="cannot be read"):
+        verify([tmp_path / ("a" * 5000)])
 
 
 def test_a_policy_that_does_not_exist():
