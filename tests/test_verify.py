@@ -347,3 +347,17 @@ def test_a_line_of_unknown_kind_is_not_passed_over(tmp_path, log):
     error = error_of(tmp_path / "log.jsonl", text_of(lines), traces=TRACE.parent)
     assert f":{len(lines)}:" in error
     assert "'sumary'" in error
+
+
+def test_a_policy_from_outside_that_raises_is_named(prefixsim, tmp_path, monkeypatch):
+    (tmp_path / "raising_policy.py").write_text(
+        "from policies.vllm_v1 import VllmV1\n\n\n"
+        "class Raising(VllmV1):\n"
+        "    def free(self, seq):\n"
+        "        raise RuntimeError('boom')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    code, out, err = prefixsim("verify", V1_LOG, "--policy", "raising_policy:Raising")
+    assert code == 2
+    assert "'raising_policy:Raising': free raised RuntimeError: boom" in err
+    assert out.endswith("verified 1 files: 0 agree, 0 diverge, 1 not replayed\n")

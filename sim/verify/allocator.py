@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import policies
+from sim.checked import Checked
 from sim.types import NO_MATCH, Allocator, Inspectable, Request, Sequence
 from sim.verify.fields import (
     ANYTHING,
@@ -236,10 +237,11 @@ def make_allocator(log: Log, policy: str, clock: Callable[[], int]) -> Allocator
     # V0 was recorded without a watermark, which is not its default.
     watermark = log.setting("watermark", SHARE) if "watermark" in log.config else 0
     takes_watermark = "watermark" in policies.options(policy_class)
-    return policies.make(
+    allocator = policies.make(
         policy,
         num_blocks=log.num_blocks(num_reserved_blocks) - num_reserved_blocks,
         block_size=log.number("block_size", minimum=1),
         clock=clock,
         args={"watermark": float(watermark)} if takes_watermark else {},
     )
+    return Checked(allocator, policy) if ":" in policy else allocator
