@@ -12,10 +12,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from sim.columns import Table
+from sim.columns import Table, columns_of
 from sim.errors import UsageError
 from sim.experiment import Run
 from sim.identity import VERSION
@@ -35,13 +36,21 @@ _ORDER = [
 ]
 
 
+_PART = ".part-"
+"""Beginning of the name of a folder that a run is being written into."""
+
+_LATER = ("workload_digest", "cost_digest", "overhead_digest")
+"""Columns that results of earlier releases lack; they are read as empty."""
+
+
 class ResultStore:
     """Results under one folder.
 
     Raises
     ------
     UsageError
-        The folder cannot be written (when something is written) or holds no results (when read).
+        The folder cannot be written (when something is written), or it holds no results or a
+        broken run (when it is read).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +62,11 @@ class ResultStore:
         return (self._runs / run_id / "run.json").is_file()
 
     def prepare(self) -> None:
-        """Make the folder, so that a run is not lost for want of one."""
+        """Make the folder and read what is there, so that no run is lost for want of either."""
+        self._make()
+        self._rows()
+
+    def _make(self) -> None:
         try:
             self._runs.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._runs):
@@ -63,9 +76,9 @@ class ResultStore:
 
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""
-        self.prepare()
+        self._make()
         try:
-            parts = Path(tempfile.mkdtemp(prefix=".part-", dir=self._runs))
+            parts = Path(tempfile.mkdtemp(prefix=_PART, dir=self._runs))
             run.requests.to_parquet(parts / "requests.parquet", index=False)
             if len(run.steps):
                 run.steps.to_parquet(parts / "steps.parquet", index=False)
@@ -93,20 +106,17 @@ class ResultStore:
 
     def summaries(self) -> pd.DataFrame:
         """Collect the summary table over all runs, in an order that depends on nothing else."""
-        rows = [
-            json.loads(path.read_text(encoding="utf-8"))["summary"]
-            for path in sorted(self._runs.glob("*/run.json"))
-        ]
+        rows = self._rows()
         if not rows:
             raise UsageError(
                 f"{self.folder} holds no results; make some with 'prefixsim run WORKLOAD -o "
                 f"{self.folder}'."
             )
-        return make_frame("summary", rows).sort_values(_ORDER, ignore_index=True)
+        return make_frame("summary", list(rows.values())).sort_values(_ORDER, ignore_index=True)
 
-    def requests(self) -> pd.DataFrame:
-        """Collect the request tables, runs in the order of `summaries`."""
-        return self._collect("requests", self.summaries()["run_id"])
+    def requests(self, run_ids: Iterable[str] | None = None) -> pd.DataFrame:
+        """Collect the request tables of runs, by default of all, in the order of `summaries`."""
+        return self._collect("requests", self.summaries()["run_id"] if run_ids is None else run_ids)
 
     def steps(self) -> pd.DataFrame:
         """Collect the step tables of the runs that kept steps."""
@@ -125,12 +135,87 @@ class ResultStore:
             if not len(frame):
                 continue
             parquet, csv = self.folder / f"{name}.parquet", self.folder / f"{name}.csv"
-            frame.to_parquet(parquet, index=False)
-            frame.to_csv(csv, index=False)
+            try:
+                frame.to_parquet(parquet, index=False)
+                frame.to_csv(csv, index=False)
+            except OSError as error:
+                raise self._unwritable(error) from error
             paths += [parquet, csv]
         return paths
 
+    def _rows(self) -> dict[Path, dict[str, Any]]:
+        """Read the summary row of every run, by its file."""
+        try:
+            folders = sorted(self._runs.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise UsageError(
+                f"{self._runs} cannot be read ({error.strerror}); name a results folder that can."
+            ) from error
+        # A run that was interrupted while it was written has left a part.
+        files = [folder / "run.json" for folder in folders if not folder.name.startswith(_PART)]
+        rows = {file: _read_row(file) for file in files if file.is_file()}
+        try:
+            make_frame("summary", list(rows.values()))
+        except (TypeError, ValueError):
+            for file, row in rows.items():
+                _check_row(file, row)
+            raise
+        return rows
+
     def _collect(self, table: Table, run_ids: Iterable[str]) -> pd.DataFrame:
         paths = [self._runs / run_id / f"{table}.parquet" for run_id in run_ids]
-        frames = [pd.read_parquet(path) for path in paths if path.is_file()]
+        # Steps are kept on demand.
+        frames = [_read_table(path, table) for path in paths if table != "steps" or path.is_file()]
         return pd.concat(frames, ignore_index=True) if frames else make_frame(table, {})
+
+
+def _read_row(file: Path) -> dict[str, Any]:
+    try:
+        row = json.loads(file.read_text(encoding="utf-8"))["summary"]
+        run_id = row["run_id"]
+    except OSError as error:
+        raise _broken(file, f"cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        what = f"is cut off or no JSON: {error.msg} in line {error.lineno}"
+        raise _broken(file, what if file.stat().st_size else "is empty") from error
+    except (UnicodeDecodeError, KeyError, TypeError) as error:
+        raise _broken(file, "is no record of a run") from error
+    if run_id != file.parent.name:
+        raise _broken(file, f"is the record of another run, {run_id}")
+    missing = [
+        column.name
+        for column in columns_of("summary")
+        if column.name not in row and column.name not in _LATER
+    ]
+    if missing:
+        what = f"has no {missing[0]!r} in its summary, as of another release of prefixsim"
+        raise _broken(file, what)
+    return {**dict.fromkeys(_LATER, ""), **row}
+
+
+def _check_row(file: Path, row: dict[str, Any]) -> None:
+    try:
+        make_frame("summary", [row])
+    except (TypeError, ValueError) as error:
+        raise _broken(file, f"has a value of the wrong kind in its summary: {error}") from error
+
+
+def _read_table(path: Path, table: Table) -> pd.DataFrame:
+    try:
+        frame = pd.read_parquet(path)
+    except FileNotFoundError as error:
+        raise _broken(path, "is missing") from error
+    except (OSError, ValueError) as error:  # pyarrow's errors are of either kind
+        raise _broken(path, "is broken or cannot be read") from error
+    missing = [column.name for column in columns_of(table) if column.name not in frame]
+    if missing:
+        raise _broken(path, f"has no column {missing[0]!r}, as of another release of prefixsim")
+    return frame
+
+
+def _broken(path: Path, what: str) -> UsageError:
+    return UsageError(
+        f"{path} {what}; delete the folder {path.parent} and run the same sweep again."
+    )

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.options import output_path
-from sim.cli.output import note
+from sim.cli.output import note, warn
 
 
 def command(
@@ -24,6 +24,26 @@ def command(
             help="What to draw, repeatable; default: all that the results can show.",
         ),
     ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="SETTING",
+            help="Draw hit rate, TTFT and throughput against this numeric setting, repeatable: "
+            "rate_scale, rate, max_num_seqs, kv_capacity, a dial of the generator ...; default, "
+            "without --kind: all that vary.",
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="NAME=VALUE",
+            help="Draw the runs alone that have this value, repeatable: block_size=16, policy=none "
+            "...",
+        ),
+    ] = None,
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -43,20 +63,31 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Draw hit rate against KV capacity and block size, TTFT, and what caching gains and loses.
+    """Draw hit rate, TTFT and throughput against what varies, and what caching gains and loses.
 
-    Every picture is written as PNG and SVG; break-even has its table as break_even.csv too.
+    Every picture is written as PNG and SVG; break-even has its table as break_even.csv too. Points
+    are means over seeds and over nothing else: what a picture does not show is said below its
+    title and to stderr, and --where chooses it.
     """
     from sim import plots, store  # noqa: PLC0415 - keeps --help quick
 
     results = store.ResultStore(folder)
+    summary = results.summaries()
+    for condition in where or []:
+        summary = plots.where(summary, condition)
+    notes: list[str] = []
     paths = plots.draw(
-        results.summaries(),
-        results.requests(),
+        summary,
+        results.requests(summary["run_id"]),
         output or folder / "plots",
         kinds=kind,
+        settings=against,
         reference=reference,
+        on_note=notes.append,
     )
+    warn(notes)
+    if any("not shown: " in sentence for sentence in notes):
+        note("choose what is shown with --where NAME=VALUE, such as --where block_size=16.")
     for path in paths:
         sys.stdout.write(f"{path}\n")
     note(f"{len(paths)} files drawn.")

@@ -6,52 +6,69 @@ that a figure at the end of a cell is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from sim.breakeven import break_even, relative_throughput
+from sim.breakeven import break_even
 from sim.errors import UsageError
+from sim.plots.against import against, settings_to_draw
 from sim.plots.hit_rate import block_size_effect, hit_rate_vs_capacity
-from sim.plots.overhead import REFERENCES, has_hit_rates, overhead_throughput
+from sim.plots.overhead import (
+    REFERENCES,
+    has_hit_rates,
+    overhead_throughput,
+    relative_to_floor,
+)
 from sim.plots.payoff import break_even_vs_block_size, has_break_evens
+from sim.plots.runs import DIALS, fewer, left_out, told_apart, where
 from sim.plots.series import (
     at_capacity,
     has_block_sizes,
     has_capacities,
+    has_hit_rate,
+    has_ttft,
     one_cell,
     run_labels,
     setting,
 )
-from sim.plots.style import save
+from sim.plots.style import notes_of, save, unwritable
 from sim.plots.ttft import ttft_distribution
 
 __all__ = [
     "KINDS",
     "REFERENCES",
+    "against",
     "applicable",
     "at_capacity",
     "block_size_effect",
     "break_even_vs_block_size",
     "draw",
     "hit_rate_vs_capacity",
+    "notes_of",
     "overhead_throughput",
     "run_labels",
     "save",
     "setting",
+    "settings_to_draw",
     "ttft_distribution",
+    "where",
 ]
 
-_MAX_RUNS = 10
+_MAX_RUNS = 12
 """More curves than this in one plot of distributions cannot be told apart."""
 
 
 def _ttft(summary: pd.DataFrame, requests: pd.DataFrame) -> Figure:
-    shown = summary if len(summary) <= _MAX_RUNS else one_cell(summary)
+    frame, notes = told_apart(summary)
+    shown = frame
+    if len(shown) > _MAX_RUNS:
+        shown = fewer(one_cell(frame), DIALS, _MAX_RUNS)
+        notes += left_out(frame, shown)
     mine = requests[requests["run_id"].isin(shown["run_id"])]
-    return ttft_distribution(mine, run_labels(shown), setting=setting(shown))
+    return ttft_distribution(mine, run_labels(shown), setting=setting(shown), notes=notes)
 
 
 KINDS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], Figure]] = {
@@ -61,17 +78,19 @@ KINDS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], Figure]] = {
     "overhead": lambda summary, requests: overhead_throughput(summary),
     "break-even": lambda summary, requests: break_even_vs_block_size(summary),
 }
-"""Every kind of plot, drawn from the tables of summaries and of requests."""
+"""Every kind of plot but `against`, drawn from the tables of summaries and of requests."""
 
 
 def applicable(summary: pd.DataFrame) -> list[str]:
     """List the kinds of plots that the runs can show."""
+    frame, _ = told_apart(summary)
+    known = has_hit_rate(frame) or has_ttft(frame)
     shown = {
-        "capacity": has_capacities(summary),
-        "block-size": has_block_sizes(summary),
-        "ttft": bool((summary["num_finished"] > 0).any()),
-        "overhead": has_hit_rates(summary),
-        "break-even": has_break_evens(summary),
+        "capacity": has_hit_rate(frame) and has_capacities(frame),
+        "block-size": known and has_block_sizes(frame),
+        "ttft": bool((frame["num_finished"] > 0).any()),
+        "overhead": has_hit_rates(frame),
+        "break-even": has_break_evens(frame),
     }
     return [kind for kind in KINDS if shown[kind]]
 
@@ -82,7 +101,9 @@ def draw(
     directory: Path,
     *,
     kinds: Iterable[str] | None = None,
+    settings: Iterable[str] | None = None,
     reference: str | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Draw kinds of plots into a folder.
 
@@ -94,35 +115,75 @@ def draw(
     directory
         Where to; made if missing.
     kinds
-        Of `KINDS`; by default all that the runs can show.
+        Of `KINDS`; by default, where no ``settings`` are given either, all that the runs can show.
+    settings
+        To draw `against`; by default, where no ``kinds`` are given either, all that vary.
     reference
         Published figures to draw into ``overhead``, of `REFERENCES`.
+    on_note
+        Called with each sentence on what a picture does not show.
 
     Returns
     -------
     list[Path]
-        The files, a PNG and an SVG for each kind; ``break-even`` has its table as CSV too.
+        The files, a PNG and an SVG for each kind and setting; ``break-even`` has its table as CSV
+        too.
 
     Raises
     ------
     UsageError
-        A kind or reference that there is not, or that the runs cannot show.
+        A kind, setting or reference that there is not, or that the runs cannot show; runs that
+        show nothing at all; or a folder that cannot be written.
     """
-    chosen = list(dict.fromkeys(kinds)) if kinds is not None else applicable(summary)
-    for kind in chosen:
-        if kind not in KINDS:
-            raise UsageError(f"--kind {kind!r} is no plot; choose one of {', '.join(KINDS)}.")
+    chosen, axes = _choose(summary, kinds, settings)
     makers = dict(KINDS)
     if reference is not None:
         published = _find_reference(reference, chosen)
         makers["overhead"] = lambda summary, requests: overhead_throughput(summary, published)
     # All are made before any is written: a kind that cannot be drawn leaves no half of the files.
     figures = {kind: makers[kind](summary, requests) for kind in chosen}
-    paths = [path for kind, figure in figures.items() for path in save(figure, directory, kind)]
+    figures |= {f"against-{name}": against(summary, name) for name in axes}
+    if on_note is not None:
+        for stem, figure in figures.items():
+            for note in notes_of(figure):
+                on_note(f"{stem}: {note[0].lower()}{note[1:]}")
+    paths = [path for stem, figure in figures.items() for path in save(figure, directory, stem)]
     if "break-even" in figures:
         paths.append(directory / "break_even.csv")
-        break_even(relative_throughput(summary)).to_csv(paths[-1], index=False)
+        table = break_even(relative_to_floor(summary)[0])
+        try:
+            table.to_csv(paths[-1], index=False)
+        except OSError as error:
+            raise unwritable(error, directory) from error
     return paths
+
+
+def _choose(
+    summary: pd.DataFrame, kinds: Iterable[str] | None, settings: Iterable[str] | None
+) -> tuple[list[str], list[str]]:
+    """Choose kinds and settings; by default all that vary."""
+    if kinds is None and settings is None:
+        chosen, axes = applicable(summary), settings_to_draw(summary)
+        # A sweep over capacities has its picture even where hit rates are not known.
+        if not has_hit_rate(summary) and has_capacities(summary):
+            axes.append("kv_capacity_tokens")
+        axes = axes if has_ttft(summary) else []
+        if not chosen:
+            raise UsageError(
+                "these runs have nothing to draw, for no request finished; raise --kv-capacity so "
+                "that they fit, and run them again."
+            )
+        return chosen, axes
+    chosen = list(dict.fromkeys(kinds or []))
+    for kind in chosen:
+        if kind not in KINDS:
+            raise UsageError(f"--kind {kind!r} is no plot; choose one of {', '.join(KINDS)}.")
+    axes = [{"kv_capacity": "kv_capacity_tokens"}.get(name, name) for name in _tidy(settings or [])]
+    return chosen, axes
+
+
+def _tidy(names: Iterable[str]) -> Sequence[str]:
+    return list(dict.fromkeys(name.strip().lstrip("-").replace("-", "_") for name in names))
 
 
 def _find_reference(name: str, chosen: list[str]) -> pd.DataFrame:

@@ -8,10 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sim.breakeven import crossing, relative_throughput
+from sim.breakeven import crossing
 from sim.errors import UsageError
-from sim.plots.overhead import common, say_rates, without_hit_rates
-from sim.plots.series import at_capacity, lines_of
+from sim.plots.overhead import common, relative_to_floor, say_rates, without_hit_rates
+from sim.plots.runs import DIALS, fewer, left_out
+from sim.plots.series import MAX_LINES, at_capacity, lines_of
 from sim.plots.style import HEIGHT, RC, WIDTH, Style, block_axis, depths, finish, styles_of
 
 _PANEL = ["cost", "prompt"]
@@ -21,7 +22,7 @@ _KEYS = [*_CELL, "policy", "policy_args"]
 
 def has_break_evens(summary: pd.DataFrame) -> bool:
     """Whether any policy has two block sizes with a baseline at two hit rates each."""
-    relative = relative_throughput(summary).dropna(subset=["ratio", "infinite_hit_rate"])
+    relative = relative_to_floor(summary)[0].dropna(subset=["ratio", "infinite_hit_rate"])
     rates = relative.groupby([*_KEYS, "block_size"], dropna=False)["infinite_hit_rate"].nunique()
     sizes = (rates > 1).groupby(level=list(range(len(_KEYS)))).sum()
     return bool(len(sizes) and sizes.max() > 1)
@@ -51,17 +52,21 @@ def break_even_vs_block_size(summary: pd.DataFrame) -> Figure:
             f"rates each, but these runs have {say_rates(summary)} at block sizes {sizes}; sweep "
             "--policy none,vllm_v1 --block-size 16,64 --workload-arg hit_rate=0,0.05,0.2."
         )
-    relative = relative_throughput(summary).dropna(subset=["ratio", "infinite_hit_rate"])
+    relative, notes = relative_to_floor(summary)
+    relative = relative.dropna(subset=["ratio", "infinite_hit_rate"])
     # Each GPU and workload has capacities of its own.
     cells = [at_capacity(rows)[0] for _, rows in relative.groupby(_CELL)]
     shown = pd.concat(cells, ignore_index=True)
     shown["prompt"] = [_dial(args, "prompt") for args in shown["workload_group"]]
-    panels = shown[_PANEL].drop_duplicates().sort_values(_PANEL)
     frame = without_hit_rates(shown).assign(
         workload_args=[_without(args, "prompt") for args in shown["workload_group"]],
         panel_cost=shown["cost"],
         cost="",
     )
+    frame = fewer(frame, DIALS, MAX_LINES)
+    shown = shown.loc[frame.index]
+    notes += left_out(without_hit_rates(relative), without_hit_rates(shown))
+    panels = shown[_PANEL].drop_duplicates().sort_values(_PANEL)
     by = ["panel_cost", "prompt", "block_size", "infinite_hit_rate"]
     lines = lines_of(frame, by, ["ratio"])
     styles = styles_of(lines)
@@ -88,7 +93,8 @@ def break_even_vs_block_size(summary: pd.DataFrame) -> Figure:
     for ax, curves in drawn:
         _draw_never(ax, curves, styles, 1.08 * top)
     grid[0, 0].set_ylim(-0.03 * top, 1.15 * top)
-    block_axis(grid[0, 0], sorted(int(size) for size in shown["block_size"].unique()))
+    run = sorted(int(size) for size in shown["block_size"].unique())
+    block_axis(grid[0, 0], run, len(prompts))
     for ax in grid[:-1].flat:
         ax.set_xlabel("")
     for ax in grid[-1]:
@@ -101,7 +107,7 @@ def break_even_vs_block_size(summary: pd.DataFrame) -> Figure:
         title += " (open at the top: it never does, in these runs)"
     if len(prompts) > 1:
         shown["workload_group"] = frame["workload_args"]
-    finish(figure, title, common(shown), handles)
+    finish(figure, title, common(shown), handles, notes)
     return figure
 
 

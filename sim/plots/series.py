@@ -8,26 +8,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sim.columns import columns_of
+from sim.config import RunConfig
+from sim.plots.runs import DIALS, SWEPT, fewer, holds_all, left_out, say_number, told_apart
 
-FLOOR = "none"
-"""The policy that caches nothing."""
+MAX_LINES = 20
+"""More lines than this in one picture cannot be told apart."""
 
-_SWEPT = ("block_size", "kv_capacity_tokens", "seed")
 _POINT = ("block_size", "kv_capacity_tokens")
 _METRICS = ["hit_rate", "infinite_hit_rate", "ttft_ms_mean", "ttft_ms_p90"]
-
-
-def _dials() -> tuple[str, ...]:
-    # Read from the schema, so that a setting added there is never drawn as a zigzag here.
-    names = [column.name for column in columns_of("summary")]
-    dials = names[names.index("workload") : names.index("num_requests") + 1]
-    dials = ["policy", *(name for name in dials if name not in ("policy", "num_blocks", *_SWEPT))]
-    return tuple(dials)
-
-
-DIALS = _dials()
-"""Columns that tell lines apart: every setting but block size, capacity and seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +42,7 @@ def lines_of(
     summary: pd.DataFrame, by: Sequence[str] = _POINT, metrics: Sequence[str] = _METRICS
 ) -> list[Line]:
     """Group runs into lines, averaging ``metrics`` over seeds; a point of a line is told ``by``."""
-    frame = summary.sort_values([*DIALS, *_SWEPT], ignore_index=True)
+    frame = summary.sort_values([*DIALS, *SWEPT], ignore_index=True)
     frame["variant"] = _names(frame, DIALS[1:])
     found = []
     for keys, rows in frame.groupby(["policy", "variant"], sort=False):
@@ -67,13 +55,15 @@ def lines_of(
 
 def run_labels(summary: pd.DataFrame) -> dict[str, str]:
     """Name every run by its policy and whatever else differs between the runs."""
-    variants = _names(summary, [*DIALS[1:], *_SWEPT])
+    variants = _names(summary, [*DIALS[1:], *SWEPT])
     rows = zip(summary["run_id"], summary["policy"], variants, strict=True)
     return {str(run): f"{policy}, {v}" if v else str(policy) for run, policy, v in rows}
 
 
-def setting(summary: pd.DataFrame, capacity: str = "") -> str:
+def setting(summary: pd.DataFrame, capacity: str = "", *, cost: bool = True) -> str:
     """Say what the runs have in common, and over how many seeds a point is averaged.
+
+    Settings at their defaults are left out, but for workload, cost, block size and capacity.
 
     Parameters
     ----------
@@ -81,32 +71,50 @@ def setting(summary: pd.DataFrame, capacity: str = "") -> str:
         Runs.
     capacity
         What to say of the KV capacity; by default the number where all runs have the same.
+    cost
+        Whether to say the cost preset.
     """
     parts = []
-    for name in ("workload", "block_size"):
+    for name in ("cost", "workload", "block_size") if cost else ("workload", "block_size"):
         values = summary[name].unique()
         if len(values) == 1:
-            parts.append(_say(name, values[0]))
+            parts.append(str(values[0]) if name == "cost" else _say(name, values[0]))
     if not capacity and summary["kv_capacity_tokens"].nunique() == 1:
         capacity = say_tokens(summary["kv_capacity_tokens"].iloc[0])
     if capacity:
         parts.append(f"KV capacity {capacity}")
+    for name, default in _DEFAULTS.items():
+        values = summary[name].unique()
+        if len(values) == 1 and values[0] != default:
+            parts.append(_say(name, values[0]))
     # Last, as they may be many.
     args = summary["workload_args"].unique()
     said = _say("workload_args", args[0]) if len(args) == 1 else ""
     return ", ".join(part for part in (*parts, averaging(summary), said) if part)
 
 
+_DEFAULTS = {
+    name: getattr(RunConfig(), name)
+    for name in DIALS
+    if name not in ("workload", "workload_args", "policy", "policy_args", "cost", "overhead")
+    and getattr(RunConfig(), name, None) is not None
+}
+
+
 def averaging(summary: pd.DataFrame) -> str:
     """Say over how many seeds a point is averaged; empty where it is not."""
     points = summary.groupby([*DIALS, "block_size", "kv_capacity_tokens"], dropna=False)["seed"]
-    seeds, runs = points.nunique(), points.size()
-    if runs.max() == 1:
+    low, high = int(points.nunique().min()), int(points.nunique().max())
+    if high == 1:
         return ""
-    # The tables do not hold every setting; runs that differ in such a one are averaged as well.
-    count, noun = (seeds, "seeds") if (seeds == runs).all() else (runs, "runs")
-    low, high = int(count.min()), int(count.max())
-    return f"mean of {high} {noun}" if low == high else f"mean of {low} to {high} {noun}"
+    return f"mean of {high} seeds" if low == high else f"mean of {low} to {high} seeds"
+
+
+def drawable(summary: pd.DataFrame, limit: int = MAX_LINES) -> tuple[pd.DataFrame, list[str]]:
+    """Pick the runs of no more lines than can be told apart; see `told_apart` for the notes."""
+    frame, notes = told_apart(summary)
+    shown = fewer(frame, DIALS, limit)
+    return shown, [*notes, *left_out(frame, shown)]
 
 
 def has_capacities(summary: pd.DataFrame) -> bool:
@@ -115,6 +123,26 @@ def has_capacities(summary: pd.DataFrame) -> bool:
         points["block_size"].duplicated().any()
         for points in (line.points for line in lines_of(summary))
     )
+
+
+def has_hit_rate(summary: pd.DataFrame) -> bool:
+    """Whether any run has a hit rate, or would have one in an infinite cache."""
+    return bool(summary[["hit_rate", "infinite_hit_rate"]].notna().any(axis=None))
+
+
+def has_ttft(summary: pd.DataFrame) -> bool:
+    """Whether any run has a time to first token."""
+    return bool(summary["ttft_ms_mean"].notna().any())
+
+
+NO_TTFT = "Without time to first token: no request finished in these runs."
+"""Why there is no panel of it."""
+
+
+def no_hit_rate(summary: pd.DataFrame) -> str:
+    """Say why there is no panel of hit rates."""
+    names = ", ".join(str(name) for name in summary["workload"].unique())
+    return f"Without hit rate: {names} carries no prefix information, so that it is not known."
 
 
 def has_block_sizes(summary: pd.DataFrame) -> bool:
@@ -152,7 +180,7 @@ def at_capacity(summary: pd.DataFrame, capacity: float | None = None) -> tuple[p
 
 def capacities(summary: pd.DataFrame) -> list[float]:
     """List the capacities, largest first; last, infinity where a cache holds the workload."""
-    whole = _holds_all(summary)
+    whole = holds_all(summary)
     finite = sorted(summary.loc[~whole, "kv_capacity_tokens"].unique(), reverse=True)
     return [*(float(value) for value in finite), *([math.inf] if whole.any() else [])]
 
@@ -165,21 +193,22 @@ def one_cell(summary: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+def say_capacity(rows: pd.DataFrame, capacity: float) -> str:
+    """Say the capacity that `at_capacity` picked."""
+    if math.isinf(capacity) and rows["kv_capacity_tokens"].nunique() == 1:
+        return f"{rows['kv_capacity_tokens'].iloc[0]:,} tokens (more than the workload fills)"
+    return say_tokens(capacity)
+
+
 def say_tokens(value: float) -> str:
     """Spell a number of tokens."""
     return "infinite" if math.isinf(value) else f"{value:,.0f} tokens"
 
 
-def _holds_all(summary: pd.DataFrame) -> pd.Series[bool]:
-    return (summary["num_rejected"] == 0) & (
-        summary["kv_capacity_tokens"] >= summary["num_prompt_tokens"] + summary["num_output_tokens"]
-    )
-
-
 def _pick(summary: pd.DataFrame, capacity: float) -> pd.DataFrame:
     tokens = summary["kv_capacity_tokens"]
     if math.isinf(capacity):
-        rows, distance = summary[_holds_all(summary)], -tokens
+        rows, distance = summary[holds_all(summary)], -tokens
     else:
         distance = (tokens - capacity).abs()
         rows = summary[distance < 2 * summary["block_size"]]
@@ -212,6 +241,8 @@ def _names(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series[str]:
             values = [str(value) for value in rows[name]] if owner else list(rows[name])
             for position, value in zip(frame.index.get_indexer(rows.index), values, strict=True):
                 said = _differing(value, values) if owner else _say(name, value)
+                if name == "overhead":
+                    said = f"overhead {value}"
                 if said:
                     parts[position].append(said)
     return pd.Series([", ".join(part) for part in parts], index=frame.index, dtype="str")
@@ -224,6 +255,8 @@ def _differing(value: str, values: list[str]) -> str:
 
 
 def _say(name: str, value: object) -> str:
+    if name == "arrival":
+        return f"{value} arrivals"
     if name in ("workload", "workload_args"):
         return str(value).replace(",", " ")
     if name == "block_size":
@@ -232,4 +265,4 @@ def _say(name: str, value: object) -> str:
         return f"{value:,} tokens"
     if name == "reuse":
         return f"reuse of {value}"
-    return f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
+    return f"{name} {say_number(value)}"

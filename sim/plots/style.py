@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from sim.plots.series import FLOOR, Line
+from sim.errors import UsageError
+from sim.plots.runs import FLOOR, say_number
+from sim.plots.series import Line
 
 RC: Any = {
     "font.size": 10,
@@ -82,14 +86,16 @@ def styles_of(lines: Sequence[Line]) -> dict[str, Style]:
         variant = variants.index(line.variant)
         dashes = _DASHES[variant % len(_DASHES)]
         if line.policy == FLOOR:
-            found[line.label] = floor_style(variant)
+            found[line.label] = floor_style(variant, many=len(variants) > 1)
         elif len(policies) == 1:
             found[line.label] = nth_style(variant)
         elif len(variants) == 1:
             found[line.label] = nth_style(policies.index(line.policy))
         else:
+            # Two variants leave the markers to the policies; of more, each has its own.
             base = nth_style(policies.index(line.policy))
-            found[line.label] = Style(base.colour, base.marker, dashes, filled=variant == 0)
+            marker = base.marker if len(variants) <= 2 else nth_style(variant).marker
+            found[line.label] = Style(base.colour, marker, dashes, filled=variant == 0)
     return found
 
 
@@ -102,9 +108,10 @@ def nth_style(index: int) -> Style:
     )
 
 
-def floor_style(index: int) -> Style:
-    """Choose one of the styles of no caching, which is grey."""
-    return Style(GREY, "p", _DASHES[index % len(_DASHES)])
+def floor_style(index: int, *, many: bool = False) -> Style:
+    """Choose one of the styles of no caching, which is grey; of many, each has its own marker."""
+    marker = _MARKERS[index % len(_MARKERS)] if many else "p"
+    return Style(GREY, marker, _DASHES[index % len(_DASHES)], filled=not many or index == 0)
 
 
 def depths(curves: Sequence[pd.Series[float]], tolerance: float) -> list[int]:
@@ -117,21 +124,50 @@ def depths(curves: Sequence[pd.Series[float]], tolerance: float) -> list[int]:
     return [sum(same(one, other) for other in curves[i + 1 :]) for i, one in enumerate(curves)]
 
 
-def finish(figure: Figure, title: str, setting: str, handles: Sequence[Artist]) -> None:
-    """Set the title and a legend below, and make room for both."""
-    lines = [title, *textwrap.wrap(setting, 80)]
+def finish(
+    figure: Figure, title: str, setting: str, handles: Sequence[Artist], notes: Sequence[str] = ()
+) -> None:
+    """Set the title and a legend below, and make room for both.
+
+    Parameters
+    ----------
+    figure
+        With its panels, whose heights stay.
+    title, setting
+        What is drawn, and what is held fixed.
+    handles
+        Of the legend.
+    notes
+        Sentences on what is not shown; they follow the title, and `notes_of` gives them.
+    """
+    lines = [title, *textwrap.wrap(setting, 88)]
+    lines += [line for note in notes for line in textwrap.wrap(note, 88)]
     figure.suptitle("\n".join(lines), x=0.01, ha="left", linespacing=1.4)
+    figure.set_label("\n".join(notes))
     rows = 0
     if handles:
-        # A letter is 5 points wide, a handle with its gaps 55.
-        widths = [5 * len(str(handle.get_label())) + 55 for handle in handles]
-        fit = len(widths) if sum(widths) < WIDTH * 72 else int(WIDTH * 72 / max(widths))
-        rows = -(-len(handles) // max(fit, 1))
-        columns = -(-len(handles) // rows)
+        size = 9 if len(handles) <= 8 else 8
+        labels = [textwrap.fill(str(handle.get_label()), 95) for handle in handles]
+        # A letter is 0.57 of the size wide, a handle with its gaps 55 points.
+        widths = [0.57 * size * max(map(len, text.split("\n"))) + 55 for text in labels]
+        room = WIDTH * 72 - 8
+        columns = len(widths) if sum(widths) < room else max(int(room / max(widths)), 1)
+        columns = -(-len(handles) // -(-len(handles) // columns))
+        rows = -(-len(handles) // columns) + sum(text.count("\n") for text in labels)
         figure.legend(
-            handles=list(handles), loc="outside lower center", ncols=columns, columnspacing=1.6
+            list(handles),
+            labels,
+            loc="outside lower center",
+            ncols=columns,
+            columnspacing=1.6,
+            fontsize=size,
         )
     figure.set_figheight(figure.get_figheight() + 0.21 * (max(rows - 2, 0) + len(lines) - 2))
+
+
+def notes_of(figure: Figure) -> list[str]:
+    """Give the sentences on what a figure does not show."""
+    return str(figure.get_label()).splitlines()
 
 
 def log_axis(ax: Axes, values: pd.Series[float], columns: int = 1) -> None:
@@ -160,14 +196,60 @@ def token_axis(ax: Axes, values: pd.Series[float], columns: int) -> None:
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def block_axis(ax: Axes, values: Sequence[int]) -> None:
-    """Make the x axis one of block sizes."""
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(list(values), [str(value) for value in values])
-    ax.xaxis.set_minor_locator(NullLocator())
-    room = (max(values) / min(values)) ** 0.08
-    ax.set_xlim(min(values) / room, max(values) * room)
+def block_axis(ax: Axes, values: Sequence[int], columns: int = 1) -> None:
+    """Make the x axis one of block sizes, in as many columns of panels."""
+    value_axis(ax, values, columns, base=2)
     ax.set_xlabel("block size (tokens)")
+
+
+def value_axis(
+    ax: Axes, values: Sequence[float], columns: int = 1, *, base: int | None = None
+) -> None:
+    """Make an x axis with ticks at the values that were run.
+
+    Labels that would run into each other are turned upright; those that still would are left
+    out, the last and then the first being kept.
+
+    Parameters
+    ----------
+    ax
+        Its limits are set.
+    values
+        Ascending.
+    columns
+        Of panels beside each other.
+    base
+        Of a logarithmic axis; by default it is one, of base 10, where positive values span more
+        than a decade.
+    """
+    low, high = values[0], values[-1]
+    logarithmic = base is not None or (low > 0 and high > 10 * low)
+    if logarithmic:
+        ax.set_xscale("log", base=base or 10)
+        room = (high / low) ** 0.08 if high > low else 2.0
+        ax.set_xlim(low / room, high * room)
+    else:
+        room = 0.06 * (high - low) or 1.0
+        ax.set_xlim(low - room, high + room)
+    places = [math.log(value) if logarithmic else value for value in values]
+    # Panels take some 0.8 of the width; a digit of 9 points is 6 wide.
+    points = 0.68 * WIDTH * 72 / columns / ((places[-1] - places[0]) or 1.0)
+    at = [points * place for place in places]
+    texts = [say_number(value) for value in values]
+    widths = [6.0 * len(text) + 5 for text in texts]
+    upright = any(
+        (one + other) / 2 > right - left
+        for (left, right), (one, other) in zip(pairwise(at), pairwise(widths), strict=True)
+    )
+    if upright:
+        widths = [12.0] * len(widths)
+    kept: list[int] = []
+    for index in [len(values) - 1, *range(len(values) - 1)]:
+        if all(abs(at[index] - at[other]) >= (widths[index] + widths[other]) / 2 for other in kept):
+            kept.append(index)
+    labels = [text if index in kept else "" for index, text in enumerate(texts)]
+    ax.set_xticks(list(values), labels, rotation=90 if upright else 0)
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def time_unit(milliseconds: pd.Series[float]) -> tuple[str, float]:
@@ -198,14 +280,30 @@ def save(figure: Figure, directory: Path, stem: str) -> list[Path]:
     -------
     list[Path]
         The two files.
+
+    Raises
+    ------
+    UsageError
+        They cannot be written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     png, svg = directory / f"{stem}.png", directory / f"{stem}.svg"
     with rc_context({**RC, "svg.hashsalt": "prefixsim", "svg.fonttype": "none"}):
         _settle(figure)
-        figure.savefig(png, dpi=150, metadata={"Software": None})
-        figure.savefig(svg, metadata={"Date": None, "Creator": None})
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            figure.savefig(png, dpi=150, metadata={"Software": None})
+            figure.savefig(svg, metadata={"Date": None, "Creator": None})
+        except OSError as error:
+            raise unwritable(error, directory) from error
     return [png, svg]
+
+
+def unwritable(error: OSError, directory: Path) -> UsageError:
+    """Say that pictures cannot be written, and which file or folder is in the way."""
+    return UsageError(
+        f"{error.filename or directory} cannot be written ({error.strerror}); move it out of the "
+        "way, or name another folder for the pictures with --output."
+    )
 
 
 def _settle(figure: Figure) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sim.errors import UsageError
-from sim.plots.series import FLOOR
+from sim.plots.series import Line
 from sim.plots.style import (
     GREY,
     HEIGHT,
@@ -19,9 +19,8 @@ from sim.plots.style import (
     WIDTH,
     depths,
     finish,
-    floor_style,
     log_axis,
-    nth_style,
+    styles_of,
     time_unit,
 )
 
@@ -32,7 +31,11 @@ _MAX_POINTS = 2000
 
 @rc_context(RC)
 def ttft_distribution(
-    requests: pd.DataFrame, labels: Mapping[str, str], *, setting: str = ""
+    requests: pd.DataFrame,
+    labels: Mapping[str, str],
+    *,
+    setting: str = "",
+    notes: Sequence[str] = (),
 ) -> Figure:
     """Draw the share of requests whose first token came within a time, a curve per run.
 
@@ -44,6 +47,8 @@ def ttft_distribution(
         Names of the runs, in the order of the legend; a run without one goes by its id.
     setting
         What the runs have in common, for the title.
+    notes
+        Sentences on what is not shown.
 
     Raises
     ------
@@ -73,15 +78,13 @@ def ttft_distribution(
     figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
     ax = figure.subplots()
     handles = []
-    floors = [run_id for run_id in run_ids if names[run_id].split(",")[0] == FLOOR]
-    others = [run_id for run_id in run_ids if run_id not in floors]
+    # As in the other plots: no caching is grey, colours go by policy, dashes by what else differs.
+    split = {run_id: names[run_id].partition(", ") for run_id in run_ids}
+    styles = styles_of(
+        [Line(names[run], policy, variant, requests) for run, (policy, _, variant) in split.items()]
+    )
     for run_id in run_ids:
-        # As in the other plots: no caching is grey, the others have the colours in their order.
-        style = (
-            floor_style(floors.index(run_id))
-            if run_id in floors
-            else nth_style(others.index(run_id))
-        )
+        style = styles[names[run_id]]
         label = names[run_id] if run_id in times else f"{names[run_id]} (no first token)"
         handles.append(Line2D([], [], label=label, **style.line()))
         if run_id in times:
@@ -116,7 +119,7 @@ def ttft_distribution(
         ax.set_xlim(left=0)
     counts = f"{_count(len(run_ids), 'run')}, {_count(len(finished), 'request')}"
     title = f"Distribution of time to first token: {counts}"
-    finish(figure, title, setting, handles)
+    finish(figure, title, setting, handles, notes)
     return figure
 
 
