@@ -6,88 +6,24 @@ import sys
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
+from plotted import (
+    CAPACITIES,
+    ZERO,
+    hit_rate,
+    legend,
+    lines,
+    requests_of,
+    summary_of,
+    sweep,
+    texts,
+    title,
+)
 
 from sim import plots
 from sim.columns import columns_of
 from sim.errors import UsageError
 from sim.plots.style import nth_style
-from sim.results import make_frame
-
-CAPACITIES = [20_000 * 3**i for i in range(6)]
-BLANK = {"str": "", "bool": False, "int64": 0, "float64": 0.0}
-ZERO = {column.name: BLANK[column.dtype] for column in columns_of("summary")}
-
-
-def summary_of(*rows):
-    """Make a summary table; a row names what differs from one plain run."""
-    plain = {
-        **ZERO,
-        "workload": "conversation",
-        "policy": "vllm_v1",
-        "block_size": 16,
-        "kv_capacity_tokens": 100_000,
-        "rate_scale": 1.0,
-        "num_finished": 1000,
-        "num_prompt_tokens": 10**9,
-        "hit_rate": 0.3,
-        "infinite_hit_rate": 0.45,
-        "ttft_ms_mean": 300.0,
-        "ttft_ms_p90": 900.0,
-    }
-    return make_frame(
-        "summary", [{**plain, "run_id": f"run{i}", **row} for i, row in enumerate(rows)]
-    )
-
-
-def hit_rate(capacity, half_at=400_000):
-    return 0.45 / (1 + half_at / capacity)
-
-
-def sweep(policies=("none", "vllm_v0", "vllm_v1"), capacities=CAPACITIES, **same):
-    return [
-        {
-            "policy": policy,
-            "kv_capacity_tokens": capacity,
-            "hit_rate": 0.0 if policy == "none" else hit_rate(capacity),
-            **same,
-        }
-        for policy in policies
-        for capacity in capacities
-    ]
-
-
-def requests_of(**ttft_ms):
-    frames = []
-    for run_id, values in ttft_ms.items():
-        numbers = {c.name: 0 for c in columns_of("requests") if c.dtype != "str"}
-        texts = {c.name: "" for c in columns_of("requests") if c.dtype == "str"}
-        rows = [{**numbers, **texts, "run_id": run_id, "ttft_ms": value} for value in values]
-        frames.append(make_frame("requests", rows))
-    return pd.concat(frames, ignore_index=True)
-
-
-def lines(ax, *, guides=False):
-    """Lines of data by label, without the floor, ceilings and percentiles unless asked for."""
-    found = {}
-    for line in ax.lines:
-        label = line.get_label()
-        if guides == (label in ("floor", "ceiling", "p50", "p90", "p99")):
-            found.setdefault(label, []).append(line)
-    return found
-
-
-def legend(figure):
-    return [text.get_text() for box in figure.legends for text in box.get_texts()]
-
-
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
-
-
-def title(figure):
-    return figure.get_suptitle()
 
 
 def look(line):
@@ -177,8 +113,10 @@ def test_seeds_are_averaged_and_the_title_says_so():
     assert title(figure).endswith("mean of 3 seeds")
     figure = plots.hit_rate_vs_capacity(summary_of(*rows[1:]))
     assert title(figure).endswith("mean of 2 to 3 seeds")
+    # The same run twice, as at --kv-capacity auto and at the number that it stands for, is one.
     figure = plots.hit_rate_vs_capacity(summary_of(*rows, rows[0]))
-    assert title(figure).endswith("mean of 3 to 4 runs")
+    assert title(figure).endswith("mean of 3 seeds")
+    assert plots.notes_of(figure) == []
 
 
 def test_another_setting_that_varies_gets_lines_of_its_own():
@@ -229,12 +167,8 @@ def test_options_of_a_policy_are_named_where_the_policy_has_several():
     assert legend(plots.hit_rate_vs_capacity(summary_of(*rows))) == ["a", "b", "b, lookup=walk"]
 
 
-def test_without_prefix_information_the_plot_says_so():
+def test_lines_without_prefix_information_have_their_word_in_the_legend():
     rows = [row | {"hit_rate": math.nan, "infinite_hit_rate": math.nan} for row in sweep()]
-    figure = plots.hit_rate_vs_capacity(summary_of(*rows))
-    (ax,) = figure.axes
-    assert not ax.lines
-    assert texts(ax) == ["no hit rate: the workload carries\nno prefix information"]
     mixed = [*sweep(["a"]), *(row | {"workload": "lengths"} for row in rows[:6])]
     mixed[6:] = [row | {"policy": "a"} for row in mixed[6:]]
     figure = plots.hit_rate_vs_capacity(summary_of(*mixed))
@@ -316,13 +250,35 @@ def test_capacities_that_hold_the_workload_are_one_and_not_the_default():
     assert "infinite" in title(plots.block_size_effect(summary_of(*rows, *small), math.inf))
 
 
-def test_block_size_effect_without_prefix_information_or_finished_requests():
+def test_block_size_effect_leaves_out_a_panel_that_would_be_empty():
     rows = [row | {"hit_rate": math.nan, "infinite_hit_rate": math.nan} for row in blocks()]
-    left, right = plots.block_size_effect(summary_of(*rows)).axes
-    assert "no prefix information" in texts(left)[0]
-    assert len(lines(right)) == 3
+    figure = plots.block_size_effect(summary_of(*rows))
+    (ax,) = figure.axes
+    assert ax.get_ylabel() == "TTFT (ms)"
+    assert len(lines(ax)) == 3
+    assert title(figure).startswith("Time to first token against block size")
+    said = "Without hit rate: conversation carries no prefix information, so that it is not known."
+    assert plots.notes_of(figure)[-1] == said
     rows = [row | {"ttft_ms_mean": math.nan, "ttft_ms_p90": math.nan} for row in blocks()]
-    assert texts(plots.block_size_effect(summary_of(*rows)).axes[1]) == ["no request finished"]
+    figure = plots.block_size_effect(summary_of(*rows))
+    (ax,) = figure.axes
+    assert ax.get_ylabel() == "hit rate (%)"
+    assert plots.notes_of(figure)[-1].startswith("Without time to first token: no request fini")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(16, 32, 48, 64), (16, 32, 48, 64, 512), (8, 12, 16, 24, 32, 48, 64, 96, 128, 1024)]
+)
+def test_labels_of_block_sizes_are_apart(sizes):
+    figure = plots.block_size_effect(summary_of(*blocks(sizes)))
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        named = [label for label in ax.get_xticklabels() if label.get_text()]
+        assert list(ax.get_xticks()) == list(sizes)
+        assert {str(sizes[0]), str(sizes[-1])} <= {label.get_text() for label in named}
+        boxes = [label.get_window_extent() for label in named]
+        for one, other in pairwise(boxes):
+            assert one.x1 <= other.x0
 
 
 # The distribution of TTFT.
@@ -380,7 +336,8 @@ def test_one_request_is_enough():
 
 def test_applicable_names_what_the_runs_can_show():
     assert plots.applicable(summary_of({})) == ["ttft"]
-    assert plots.applicable(summary_of({"num_finished": 0})) == []
+    nothing = {"num_finished": 0, "ttft_ms_mean": math.nan}
+    assert plots.applicable(summary_of(nothing)) == []
     assert plots.applicable(summary_of(*sweep())) == ["capacity", "ttft"]
     assert plots.applicable(summary_of(*blocks())) == ["capacity", "block-size", "ttft"]
     # One capacity in whole blocks, and different policies, are no sweep.
@@ -390,7 +347,13 @@ def test_applicable_names_what_the_runs_can_show():
     assert plots.applicable(summary_of(*rows)) == ["ttft"]
 
 
+NO_PREFIXES = {"hit_rate": math.nan, "infinite_hit_rate": math.nan}
 NO_PLOT = [
+    (
+        lambda: plots.hit_rate_vs_capacity(summary_of(*(row | NO_PREFIXES for row in sweep()))),
+        "--kind capacity draws hit rates, but conversation carries no prefix information; draw "
+        "TTFT and throughput with --against kv_capacity_tokens.",
+    ),
     (
         lambda: plots.hit_rate_vs_capacity(summary_of({})),
         "--kind capacity needs two KV capacities at one policy and block size, but these runs "
@@ -448,7 +411,11 @@ def test_draw_compares_many_runs_at_one_setting(tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "save", lambda figure, *_: figures.append(figure) or [])
     plots.draw(summary, requests, tmp_path, kinds=["ttft"])
     assert legend(figures[0]) == ["none", "vllm_v0", "vllm_v1"]
-    assert title(figures[0]).endswith("block size 16, KV capacity 4,860,000 tokens")
+    said = "Not shown: KV capacity 20,000, 60,000, 180,000, 540,000, 1,620,000; block size 64, 512."
+    assert title(figures[0]).split("\n")[1:] == [
+        "conversation, block size 16, KV capacity 4,860,000 tokens",
+        said,
+    ]
 
 
 def test_draw_refuses_before_it_writes(tmp_path):

@@ -5,14 +5,12 @@ import re
 
 import pandas as pd
 import pytest
+from plotted import ZERO, legend, texts
 
 from sim import plots
-from sim.columns import columns_of
 from sim.errors import UsageError
 from sim.results import make_frame
 
-BLANK = {"str": "", "bool": False, "int64": 0, "float64": 0.0}
-ZERO = {column.name: BLANK[column.dtype] for column in columns_of("summary")}
 RATES = [0.0, 0.1, 0.5, 0.9]
 OVERHEADS = {"vllm_v0": "vllm-0.8.5-v0", "vllm_v1": "vllm-0.8.5-v1"}
 LOSSES = {"vllm_v0": 0.04, "vllm_v1": 0.01}
@@ -86,14 +84,6 @@ def lines(ax):
 
 def marks(ax):
     return [line for line in ax.lines if line.get_label() == "break-even"]
-
-
-def texts(ax):
-    return [text.get_text() for text in ax.texts]
-
-
-def legend(figure):
-    return [text.get_text() for box in figure.legends for text in box.get_texts()]
 
 
 # Throughput relative to no caching.

@@ -49,6 +49,7 @@ _LABELS = {
     "rate_scale": "rate_scale (1: arrivals as recorded)",
     "burstiness": "burstiness (1: Poisson, smaller: burstier)",
     "kv_capacity_tokens": "KV capacity (tokens)",
+    "block_size": "block size (tokens)",
 }
 _HEIGHT = 2.3
 """Of a panel, in inches."""

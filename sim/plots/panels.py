@@ -169,5 +169,5 @@ def draw_throughput(
         if rate.notna().any():
             ax.plot(rate.index, rate, label=line.label, **styles[line.label].line(depth))
     ax.set_ylabel("throughput (tokens/s)")
-    ax.set_ylim(0, 1.08 * top)
+    ax.set_ylim(0, 1.08 * top or 1.0)
     ax.yaxis.set_major_formatter(EngFormatter(sep=""))

@@ -96,7 +96,7 @@ def axis_values(summary: pd.DataFrame, name: str) -> pd.Series[float]:
 
     NaN where a run has no such setting or one that is no number.
     """
-    if name in (*DIALS, *SWEPT) and pd.api.types.is_numeric_dtype(summary[name]):
+    if name in (*DIALS, *SWEPT) and _is_number(summary[name]):
         return summary[name].astype("float64")
     found = [
         _number(_process(arrival).get(name, _pairs(f"{workload},{policy}").get(name, "")))
@@ -125,9 +125,7 @@ def without_axis(summary: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def axes_of(summary: pd.DataFrame) -> list[str]:
     """List the numeric settings of which a line has two values, all else being equal."""
-    columns = [
-        name for name in (*DIALS, "block_size") if pd.api.types.is_numeric_dtype(summary[name])
-    ]
+    columns = [name for name in (*DIALS, "block_size") if _is_number(summary[name])]
     texts = ",".join({*summary["workload_args"], *summary["policy_args"]})
     candidates = ["rate", "burstiness", *columns, *sorted(_pairs(texts))]
     return [name for name in dict.fromkeys(candidates) if num_points(summary, name) > 1]
@@ -159,7 +157,7 @@ def where(summary: pd.DataFrame, condition: str) -> pd.DataFrame:
         raise UsageError(f"--where {condition!r} must be NAME=VALUE, such as block_size=16.")
     name = {"kv_capacity": "kv_capacity_tokens"}.get(name, name)
     known = [*DIALS, *SWEPT]
-    if name in known and not pd.api.types.is_numeric_dtype(summary[name]):
+    if name in known and not _is_number(summary[name]):
         offers: pd.Series[Any] = summary[name].astype("str")
         rows = summary[offers == value]
     elif name == "kv_capacity_tokens" and value == "infinite":
@@ -167,7 +165,7 @@ def where(summary: pd.DataFrame, condition: str) -> pd.DataFrame:
         rows = summary[holds_all(summary)]
     else:
         offers = axis_values(summary, name)
-        rows = summary[(offers - _number(value)).abs() <= 1e-9 * offers.abs()]
+        rows = summary[(offers - _number(value.replace(",", ""))).abs() <= 1e-9 * offers.abs()]
     if offers.dropna().empty:
         texts = ",".join({*summary["workload_args"], *summary["policy_args"]})
         raise UsageError(
@@ -216,7 +214,7 @@ def _whole_blocks(capacities: pd.Series[int], block_size: int) -> pd.Series[int]
 def list_values(values: pd.Series[Any]) -> str:
     """List the different values, the first of many."""
     found = sorted(values.dropna().unique())
-    texts = [say_number(value) for value in found[:6]]
+    texts = [f"{v:,}" if isinstance(v, int | np.integer) else say_number(v) for v in found[:6]]
     if len(found) > 6:
         texts.append(f"and {len(found) - 6} more")
     return ", ".join(texts)
@@ -228,8 +226,12 @@ def say_number(value: object) -> str:
         return str(value)
     number = float(value)
     if number.is_integer() and abs(number) < 1e15:
-        return f"{int(number):,}" if abs(number) >= 10_000 else str(int(number))
+        return str(int(number))
     return f"{number:g}" if float(f"{number:g}") == number else repr(number)
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def _pairs(text: str) -> dict[str, str]:

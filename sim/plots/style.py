@@ -95,7 +95,7 @@ def styles_of(lines: Sequence[Line]) -> dict[str, Style]:
             # Two variants leave the markers to the policies; of more, each has its own.
             base = nth_style(policies.index(line.policy))
             marker = base.marker if len(variants) <= 2 else nth_style(variant).marker
-            found[line.label] = Style(base.colour, marker, dashes, filled=variant == 0)
+            found[line.label] = Style(base.colour, marker, dashes, filled=_is_filled(variant))
     return found
 
 
@@ -111,7 +111,12 @@ def nth_style(index: int) -> Style:
 def floor_style(index: int, *, many: bool = False) -> Style:
     """Choose one of the styles of no caching, which is grey; of many, each has its own marker."""
     marker = _MARKERS[index % len(_MARKERS)] if many else "p"
-    return Style(GREY, marker, _DASHES[index % len(_DASHES)], filled=not many or index == 0)
+    return Style(GREY, marker, _DASHES[index % len(_DASHES)], filled=not many or _is_filled(index))
+
+
+def _is_filled(variant: int) -> bool:
+    """Tell the first variant from the others, and those whose markers come again."""
+    return variant == 0 or variant > len(_MARKERS)
 
 
 def depths(curves: Sequence[pd.Series[float]], tolerance: float) -> list[int]:
