@@ -203,6 +203,8 @@ def _check_row(file: Path, row: dict[str, Any]) -> None:
 
 
 def _read_table(path: Path, table: Table) -> pd.DataFrame:
+    if path.is_dir():
+        raise _broken(path, "is a folder")
     try:
         frame = pd.read_parquet(path)
     except FileNotFoundError as error:

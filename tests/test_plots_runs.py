@@ -161,6 +161,8 @@ def test_left_out_names_what_follows_from_another_setting_once():
         {"workload": "a", "workload_args": "x=1", "block_size": 64, "kv_capacity_tokens": 99_968},
     )
     assert left_out(table, table) == []
+    args = summary_of({"workload_args": "a=1,x=1"}, {"workload_args": "a=1,x=2"})
+    assert left_out(args, args.iloc[:1]) == ["Not shown: workload_args x=2."]
     assert left_out(table, table.iloc[:1]) == ["Not shown: workload b; block size 64."]
 
 
@@ -361,6 +363,20 @@ def test_any_number_can_be_an_axis(name, setting, label, said):
     assert "mean of 2 seeds" in title(figure).replace("\n", " ")
     if name not in ("block_size", "kv_capacity_tokens"):
         assert plots.settings_to_draw(table) == [name]
+
+
+def test_with_many_lines_the_axis_keeps_its_values():
+    rows = [
+        {"policy": policy, "workload_args": f"hit_rate={rate},prompt={prompt}"}
+        for policy in ("none", "a", "b")
+        for rate in (0, 0.5)
+        for prompt in range(1, 9)
+    ]
+    figure = plots.against(summary_of(*rows), "hit_rate")
+    assert [list(line.get_xdata()) for (line,) in lines(figure.axes[-1]).values()] == [[0, 0.5]] * 3
+    said = "prompt=2, prompt=3, prompt=4, prompt=5, prompt=6, prompt=7, and 1 more"
+    assert plots.notes_of(figure) == [f"Not shown: workload_args {said}."]
+    assert "prompt=1" in title(figure)
 
 
 def test_one_block_size_and_capacity_are_shown_and_the_others_named():

@@ -91,9 +91,9 @@ def against(summary: pd.DataFrame, name: str) -> Figure:
         )
     rows, capacity = _cell(frame, name)
     rows = rows[axis_values(rows, name).notna()]
-    rows = fewer(rows, [column for column in DIALS if column != name], MAX_LINES)
+    neutral = fewer(without_axis(rows, name), DIALS, MAX_LINES)
+    rows = rows.loc[neutral.index]
     values = axis_values(rows, name)
-    neutral = without_axis(rows, name)
     notes += left_out(without_axis(frame, name), neutral)
     lines = lines_of(neutral.assign(axis=values), ["axis"], [*_METRICS, "total_throughput"])
     styles = styles_of(lines)

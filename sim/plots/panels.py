@@ -165,7 +165,7 @@ def draw_throughput(
     """Draw throughput in prompt and output tokens per second."""
     rates = [points["total_throughput"] for _, points in curves]
     top = max(float(rate.max()) for rate in rates)
-    for (line, _), rate, depth in zip(curves, rates, depths(rates, 0.005 * top), strict=True):
+    for (line, _), rate, depth in zip(curves, rates, depths(rates, 0.015 * top), strict=True):
         if rate.notna().any():
             ax.plot(rate.index, rate, label=line.label, **styles[line.label].line(depth))
     ax.set_ylabel("throughput (tokens/s)")

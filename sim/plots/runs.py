@@ -196,6 +196,9 @@ def left_out(summary: pd.DataFrame, shown: pd.DataFrame) -> list[str]:
         if len(missing):
             if name == "kv_capacity_tokens":
                 missing = _whole_blocks(missing, int(rest["block_size"].max()))
+            if name in ("workload_args", "policy_args"):
+                texts = list(rest[name])
+                missing = pd.Series([differing(text, texts) for text in missing], dtype="str")
             what = {"kv_capacity_tokens": "KV capacity", "block_size": "block size"}.get(name, name)
             parts.append(f"{what} {list_values(missing)}")
             rest = rest[is_shown]
@@ -209,6 +212,12 @@ def _whole_blocks(capacities: pd.Series[int], block_size: int) -> pd.Series[int]
         if not kept or kept[-1] - value >= 2 * block_size:
             kept.append(int(value))
     return pd.Series(kept, dtype="int64")
+
+
+def differing(value: str, values: Sequence[str]) -> str:
+    """Leave out the ``key=value`` that all have."""
+    common = set.intersection(*(set(text.split(",")) for text in values))
+    return " ".join(part for part in value.split(",") if part not in common)
 
 
 def list_values(values: pd.Series[Any]) -> str:

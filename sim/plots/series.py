@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sim.config import RunConfig
-from sim.plots.runs import DIALS, SWEPT, fewer, holds_all, left_out, say_number, told_apart
+from sim.plots.runs import (
+    DIALS,
+    SWEPT,
+    differing,
+    fewer,
+    holds_all,
+    left_out,
+    say_number,
+    told_apart,
+)
 
 MAX_LINES = 20
 """More lines than this in one picture cannot be told apart."""
@@ -240,18 +249,12 @@ def _names(frame: pd.DataFrame, names: Sequence[str]) -> pd.Series[str]:
                 continue
             values = [str(value) for value in rows[name]] if owner else list(rows[name])
             for position, value in zip(frame.index.get_indexer(rows.index), values, strict=True):
-                said = _differing(value, values) if owner else _say(name, value)
+                said = differing(value, values) if owner else _say(name, value)
                 if name == "overhead":
                     said = f"overhead {value}"
                 if said:
                     parts[position].append(said)
     return pd.Series([", ".join(part) for part in parts], index=frame.index, dtype="str")
-
-
-def _differing(value: str, values: list[str]) -> str:
-    """Leave out the ``key=value`` that all have."""
-    common = set.intersection(*(set(text.split(",")) for text in values))
-    return " ".join(part for part in value.split(",") if part not in common)
 
 
 def _say(name: str, value: object) -> str:
