@@ -27,7 +27,7 @@ _OFF = {
 def _settings() -> list[str]:
     # Read from the schema, so that runs that differ in a setting added there are never compared.
     names = [column.name for column in columns_of("summary")]
-    mine = ("policy", "policy_args", "overhead", "num_blocks")
+    mine = ("policy", "policy_args", "overhead", "overhead_digest", "num_blocks")
     return [
         name
         for name in names[names.index("workload") : names.index("num_requests") + 1]

@@ -95,20 +95,18 @@ def test_files_of_one_name_are_two_settings_of_gains_too():
 # Runs that the table does not tell apart.
 
 
-def test_different_results_of_equal_settings_are_not_averaged():
+def test_different_results_of_equal_settings_are_neither_averaged_nor_mixed():
     rows = sweep(["vllm_v1"])
-    again = [row | {"hit_rate": 0.1, "run_id": f"zrun{i}"} for i, row in enumerate(rows)]
-    for order in ([*rows, *again], [*again, *rows]):
-        names = {f"run{i}": f"run{i}" for i in range(6)}
-        table = summary_of(*({"run_id": names.get(f"run{i % 6}")} | r for i, r in enumerate(order)))
-        figure = plots.hit_rate_vs_capacity(table)
-        (line,) = lines(figure.axes[0])["vllm_v1"]
-        expected = [100 * row["hit_rate"] for row in rows]
-        assert list(line.get_ydata()) == pytest.approx(expected)
-        (note,) = plots.notes_of(figure)
-        assert note.startswith("Not shown: 6 runs (zrun0, zrun1, zrun2, zrun3, zrun4, ...)")
-        assert "equal others in every setting but not in result" in note
-        assert note.split()[:4] == title(figure).split("\n")[2].split()[:4]
+    again = [row | {"hit_rate": 0.1} for row in rows[:2]]
+    (drawn,) = lines(_capacity([*rows, *again]).axes[0])["vllm_v1"]
+    assert list(drawn.get_xdata()) == CAPACITIES[2:]
+    assert list(drawn.get_ydata()) == pytest.approx([100 * row["hit_rate"] for row in rows[2:]])
+    figure = _capacity([*again, *rows])
+    (note,) = plots.notes_of(figure)
+    assert note.startswith("Not shown: 4 runs (run0, run1, run2, run3) that are equal in every")
+    assert note.split()[:4] == title(figure).split("\n")[2].split()[:4]
+    with pytest.raises(UsageError, match=r"nothing to draw but 4 runs .* run the same sweep again"):
+        _capacity([*again, *rows[:2]])
 
 
 def test_numbers_that_differ_in_the_seventh_digit_are_two_lines():

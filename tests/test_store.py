@@ -166,7 +166,7 @@ def test_plot_says_what_it_leaves_out_and_how_to_choose(prefixsim, tmp_path):
     assert code == 0
     names = [Path(line).name for line in out.split()]
     assert "against-rate_scale.png" in names
-    assert "prefixsim: warning: against-rate_scale: not shown: block size 16.\n" in err
+    assert "warning: ttft, against-rate_scale: not shown: block size 16.\n" in err
     assert "choose what is shown with --where NAME=VALUE" in err
     code, out, err = prefixsim(
         "plot", tmp_path, "--against", "rate-scale", "--where", "block_size=16"

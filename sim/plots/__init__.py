@@ -144,9 +144,9 @@ def draw(
     figures = {kind: makers[kind](summary, requests) for kind in chosen}
     figures |= {f"against-{name}": against(summary, name) for name in axes}
     if on_note is not None:
-        for stem, figure in figures.items():
-            for note in notes_of(figure):
-                on_note(f"{stem}: {note[0].lower()}{note[1:]}")
+        for note in dict.fromkeys(note for figure in figures.values() for note in notes_of(figure)):
+            stems = [stem for stem, figure in figures.items() if note in notes_of(figure)]
+            on_note(f"{', '.join(stems)}: {note[0].lower()}{note[1:]}")
     paths = [path for stem, figure in figures.items() for path in save(figure, directory, stem)]
     if "break-even" in figures:
         paths.append(directory / "break_even.csv")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from sim.columns import columns_of
 from sim.errors import UsageError
+from sim.plots.axes import block_axis, token_axis, value_axis
 from sim.plots.panels import (
     draw_hit_rates,
     draw_throughput,
@@ -42,7 +43,7 @@ from sim.plots.series import (
     say_capacity,
     setting,
 )
-from sim.plots.style import RC, WIDTH, block_axis, finish, styles_of, token_axis, value_axis
+from sim.plots.style import RC, WIDTH, finish, styles_of
 
 _LABELS = {
     "rate": "arrival rate (requests/s)",

@@ -7,6 +7,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from sim.errors import UsageError
+from sim.plots.axes import block_axis, token_axis
 from sim.plots.panels import draw_hit_rates, draw_ttft, fit_hit_rates, handles_of
 from sim.plots.runs import DIALS, FLOOR, fewer, left_out, told_apart
 from sim.plots.series import (
@@ -24,7 +25,7 @@ from sim.plots.series import (
     say_tokens,
     setting,
 )
-from sim.plots.style import HEIGHT, RC, WIDTH, block_axis, finish, styles_of, token_axis
+from sim.plots.style import HEIGHT, RC, WIDTH, finish, styles_of
 
 
 @rc_context(RC)

@@ -244,7 +244,7 @@ def _enlarge(ax: Axes, panels: Sequence[Mapping[str, pd.Series[float]]]) -> None
     last = max(float(curve.index.max()) for curve in curves)
     # Without a break-even beyond the first point, or with none at all, the points say how far.
     right = 1.7 * max(marks) if marks else first + 0.2 * (last - first)
-    right = min(max(right, first + 0.5), last)
+    right = max(min(max(right, first + 0.5), last), first + 0.1)
     loss = max(1 - min(float(curve.min()) for curve in curves), 0.005)
     ax.set_xlim(first - 0.03 * (right - first), right)
     ax.set_ylim(1 - 1.15 * loss, 1 + 0.6 * loss)

@@ -10,10 +10,11 @@ from matplotlib.lines import Line2D
 
 from sim.breakeven import crossing
 from sim.errors import UsageError
+from sim.plots.axes import block_axis
 from sim.plots.overhead import common, relative_to_floor, say_rates, without_hit_rates
 from sim.plots.runs import DIALS, fewer, left_out
 from sim.plots.series import MAX_LINES, at_capacity, lines_of
-from sim.plots.style import HEIGHT, RC, WIDTH, Style, block_axis, depths, finish, styles_of
+from sim.plots.style import HEIGHT, RC, WIDTH, Style, depths, finish, styles_of
 
 _PANEL = ["cost", "prompt"]
 _CELL = ["workload", "workload_group", "cost"]

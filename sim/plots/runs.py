@@ -55,7 +55,13 @@ def told_apart(summary: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     tuple[pd.DataFrame, list[str]]
         The rows, with the start of its digest added to the name of a file where two files have
         the name; and a sentence where runs of equal settings and seed had different results, of
-        which the first by id is kept. Twice the same result is kept once, without a word.
+        which none is kept: which of them belong together is not known. Twice the same result is
+        kept once, without a word.
+
+    Raises
+    ------
+    UsageError
+        No run is left.
     """
     frame = summary.copy()
     for name, digest in DIGESTS.items():
@@ -66,22 +72,21 @@ def told_apart(summary: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         marked = frame[name].astype("str") + " (" + digests.str[:6] + ")"
         frame[name] = frame[name].where(~clash | (digests == ""), marked)
         frame[digest] = ""
-    frame = frame.sort_values("run_id", kind="stable")
-    settings = [*DIALS, *SWEPT]
     results = [name for name in frame.columns if name not in ("run_id", *DIGESTS.values())]
-    different = frame.drop_duplicates(results).duplicated(settings, keep=False)
-    names = [str(name) for name in frame.loc[different[different].index, "run_id"]]
-    frame = frame.drop_duplicates(settings)
-    gone = [name for name in names if name not in set(frame["run_id"])]
-    # In the order that they came in.
-    frame = frame.loc[[label for label in summary.index if label in frame.index]]
-    if not gone:
+    first = frame.sort_values("run_id").drop_duplicates(results).index
+    frame = frame.loc[frame.index.isin(first)]
+    unknown = frame.duplicated([*DIALS, *SWEPT], keep=False)
+    if not unknown.any():
         return frame, []
-    said = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
-    return frame, [
-        f"Not shown: {len(gone)} runs ({said}) that equal others in every setting but not in "
-        "result; another release or another file made them: delete their folders, or the others'."
-    ]
+    names = sorted(str(run_id) for run_id in frame.loc[unknown, "run_id"])
+    said = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    what = (
+        f"{len(names)} runs ({said}) that are equal in every setting but not in result, as of "
+        "another release of prefixsim or of files that have changed: delete what is outdated"
+    )
+    if unknown.all():
+        raise UsageError(f"there is nothing to draw but {what}, and run the same sweep again.")
+    return frame[~unknown], [f"Not shown: {what}."]
 
 
 def holds_all(summary: pd.DataFrame) -> pd.Series[bool]:

@@ -11,18 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sim.errors import UsageError
+from sim.plots.axes import log_axis
 from sim.plots.series import Line
-from sim.plots.style import (
-    GREY,
-    HEIGHT,
-    RC,
-    WIDTH,
-    depths,
-    finish,
-    log_axis,
-    styles_of,
-    time_unit,
-)
+from sim.plots.style import GREY, HEIGHT, RC, WIDTH, depths, finish, styles_of, time_unit
 
 _GUIDES = (50, 90, 99)
 _MAX_POINTS = 2000
