@@ -1,1 +1,23 @@
-"""The simulator: scheduler, engine, cost model, results. Knows no policy and no trace format."""
+"""The simulator: scheduler, engine, cost model, results. Knows no policy and no trace format.
+
+In Python and in notebooks, ``sim.run``, ``sim.sweep`` and ``sim.load`` do what the command line
+does and return tables that can draw themselves; see `sim.api`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.api import Results, Run, load, run, sweep
+
+__all__ = ["Results", "Run", "load", "run", "sweep"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the interface has
+    # Every policy imports sim.types and thereby this: the interface, which imports policies, waits.
+    if name in __all__:
+        from sim import api  # noqa: PLC0415
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'sim' has no attribute {name!r}")

@@ -9,12 +9,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
-    "sim.cli", "sim.__main__", "sim.sweep", "sim.experiment", "sim.identity", "sim.explained",
+    "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.identity", "sim.api",
+    "sim.explained",
     "sim.verify",
     "sim.overhead.measure",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""
-MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.sweep", "sim.experiment", "sim.overhead", "gpu_backend")
+MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.grid", "sim.experiment", "sim.overhead", "gpu_backend")
 
 
 def sources():

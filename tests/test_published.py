@@ -6,7 +6,7 @@ import pytest
 
 from sim.config import RunConfig
 from sim.experiment import run
-from sim.sweep import expand, read_axes
+from sim.grid import expand, read_axes
 
 GRID = Path(__file__).parent.parent / "examples" / "v1_alpha.toml"
 PUBLISHED = {"0": 0.997, "0.25": 1.228, "0.5": 1.701, "0.75": 2.889}

@@ -12,7 +12,7 @@ from sim import cli
 from sim.columns import COLUMNS, columns_of
 from sim.config import option_name, setting_of, settings
 from sim.experiment import check
-from sim.sweep import expand, read_axes
+from sim.grid import expand, read_axes
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -85,6 +85,16 @@ def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             cli.main(args)
         assert ended.value.code == 0, (args, capsys.readouterr().err)
+
+
+def test_the_python_of_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert blocks
+    for block in blocks:
+        names = {}
+        exec(block, names)
+        assert names["run"]["hit_rate"] > 0
+        assert len(names["results"].summary) == 6
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem)

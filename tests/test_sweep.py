@@ -8,8 +8,8 @@ import pytest
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import run
+from sim.grid import expand, read_axes, sweep
 from sim.store import ResultStore
-from sim.sweep import expand, read_axes, sweep
 
 SMALL = {"workload_args": {"num_requests": 20, "prompt": 64, "output": 4, "num_prefixes": 2}}
 

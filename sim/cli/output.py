@@ -85,7 +85,7 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not (console.is_terminal or console.is_jupyter),
     )
 
 

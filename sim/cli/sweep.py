@@ -77,9 +77,9 @@ def command(
     """
     import joblib  # noqa: PLC0415 - keeps --help quick
 
-    from sim import experiment, identity, store, sweep  # noqa: PLC0415
+    from sim import experiment, grid, identity, store  # noqa: PLC0415
 
-    axes = sweep.read_axes(file) if file is not None else {}
+    axes = grid.read_axes(file) if file is not None else {}
     axes.update(_axes(chosen))
     if not axes:
         raise UsageError(
@@ -87,26 +87,26 @@ def command(
             "as --policy vllm_v0,vllm_v1."
         )
     num_cpus: int = joblib.cpu_count()
-    configs = sweep.expand(axes)
+    configs = grid.expand(axes)
     for config in configs:
         experiment.check(config)
         identity.check_keepable(config)
     results = store.ResultStore(output)
     results.prepare()
-    failures: list[sweep.Outcome] = []
+    failures: list[grid.Outcome] = []
     warnings: dict[str, None] = {}
     with progress() as bar:
         task = bar.add_task("sweeping", total=len(configs))
 
-        def on_outcome(outcome: sweep.Outcome) -> None:
+        def on_outcome(outcome: grid.Outcome) -> None:
             bar.advance(task)
             warnings.update(dict.fromkeys(outcome.warnings))
             if outcome.summary is None:
                 failures.append(outcome)
-                complain(f"point {sweep.label(outcome.config)} failed: {outcome.failure}")
+                complain(f"point {grid.label(outcome.config)} failed: {outcome.failure}")
 
         try:
-            outcomes = sweep.sweep(
+            outcomes = grid.sweep(
                 configs,
                 results,
                 jobs=min(jobs or num_cpus, num_cpus),

@@ -1,0 +1,294 @@
+"""Runs and sweeps from Python, by the names of the command line; for notebooks and scripts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from sim import experiment
+from sim.cli.output import SHOWN, progress, warn
+from sim.columns import columns_of
+from sim.config import RunConfig
+from sim.errors import UsageError
+from sim.grid import Axes, expand, read_axes
+from sim.grid import sweep as run_sweep
+from sim.identity import run_id_of
+from sim.store import ResultStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Plots:
+    """Pictures of results, each a Matplotlib figure that a notebook shows.
+
+    Seeds are averaged; what a picture leaves out stands below its title.
+
+    Raises
+    ------
+    UsageError
+        From each method: the results do not show what it draws.
+    """
+
+    _summary: pd.DataFrame
+    _requests: pd.DataFrame
+
+    def capacity(self) -> Figure:
+        """Hit rate against KV capacity."""
+        return self._draw("capacity")
+
+    def block_size(self) -> Figure:
+        """Hit rate and TTFT against block size."""
+        return self._draw("block-size")
+
+    def ttft(self) -> Figure:
+        """Distribution of the time to first token."""
+        return self._draw("ttft")
+
+    def overhead(self) -> Figure:
+        """Throughput relative to no caching, and the share of cache management."""
+        return self._draw("overhead")
+
+    def break_even(self) -> Figure:
+        """Hit rate from which caching pays, against block size."""
+        return self._draw("break-even")
+
+    def against(self, setting: str) -> Figure:
+        """Hit rate, TTFT and throughput against any numeric setting that varies."""
+        from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
+
+        return plots.against(self._summary, setting)
+
+    def _draw(self, kind: str) -> Figure:
+        from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
+
+        return plots.KINDS[kind](self._summary, self._requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Tables of one or many runs, with the columns that `sim.columns.COLUMNS` names.
+
+    Attributes
+    ----------
+    summary
+        One row per run.
+    requests
+        One row per request and run.
+    steps
+        One row per engine step and run, empty unless steps were kept.
+    """
+
+    summary: pd.DataFrame
+    requests: pd.DataFrame
+    steps: pd.DataFrame = field(repr=False)
+
+    @property
+    def plot(self) -> Plots:
+        """Pictures of these results."""
+        return Plots(self.summary, self.requests)
+
+    def _repr_html_(self) -> str:
+        """Show what varies and the main figures, a row per run."""
+        settings = [column.name for column in columns_of("summary")]
+        settings = settings[1 : settings.index("num_requests")]
+        varying = [name for name in settings if self.summary[name].nunique() > 1]
+        shown = list(dict.fromkeys([*varying, *SHOWN]))
+        html: str = self.summary[shown].to_html(index=False, float_format="{:,.4g}".format)
+        return html
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Results):
+    """One run: its tables of one row and of all requests, and what there is to say of it.
+
+    Attributes
+    ----------
+    config
+        What decided it.
+    warnings, notes
+        Sentences on what is doubtful, and on what was made.
+    timing
+        Wall time that our own allocator took, where it was measured (``timed=True``).
+    """
+
+    config: RunConfig = field(default_factory=RunConfig)
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    timing: pd.DataFrame | None = field(default=None, repr=False)
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a column of any type
+        """Look up a figure of the summary: ``run["hit_rate"]``."""
+        return self.summary[name].iloc[0]
+
+    def _repr_html_(self) -> str:
+        """Show the main figures with their units and meanings."""
+        columns = {column.name: column for column in columns_of("summary")}
+        rows = [
+            {"figure": name, "value": self[name], "unit": columns[name].unit,
+             "meaning": columns[name].meaning}
+            for name in SHOWN
+        ]  # fmt: skip
+        html: str = pd.DataFrame(rows).to_html(index=False, float_format="{:,.4g}".format)
+        return html
+
+
+def run(
+    workload: str = "shared-prefix",
+    *,
+    keep_steps: bool = False,
+    timed: bool = False,
+    **settings: Any,  # noqa: ANN401
+) -> Run:
+    """Simulate one workload through one policy, as ``prefixsim run`` does.
+
+    Parameters
+    ----------
+    workload
+        Trace file, or name of a generator.
+    keep_steps
+        Fill the table of steps too.
+    timed
+        Measure what our own allocator takes, which slows the run down.
+    **settings
+        Of `sim.config.RunConfig`, by the names of the options with underscores; ``workload_args``
+        and ``policy_args`` are mappings.
+
+    Raises
+    ------
+    UsageError
+        A setting that there is not, or that cannot be used.
+    """
+    config = _config({"workload": workload, **settings})
+    with progress() as bar:
+        task = bar.add_task("simulating")
+        result = experiment.run(
+            config,
+            keep_steps=keep_steps,
+            timed=timed,
+            on_start=lambda total: bar.update(task, total=total),
+            on_done=lambda done: bar.update(task, completed=done),
+        )
+    warn(result.warnings)
+    return Run(
+        pd.DataFrame([result.summary]),
+        result.requests,
+        result.steps,
+        config,
+        result.warnings,
+        result.notes,
+        result.timing,
+    )
+
+
+def sweep(
+    file: str | Path | None = None,
+    *,
+    folder: str | Path | None = None,
+    jobs: int = 1,
+    keep_steps: bool = False,
+    fresh: bool = False,
+    **axes: Any,  # noqa: ANN401
+) -> Results:
+    """Run every combination of the given values, as ``prefixsim sweep`` does.
+
+    Parameters
+    ----------
+    file
+        Grid in TOML.
+    folder
+        Keeps the results; what it has already is not run again. By default nothing is kept.
+    jobs
+        Processes.
+    keep_steps
+        Fill the table of steps too.
+    fresh
+        Run again what the folder has.
+    **axes
+        Values of settings, single or as lists, instead of what the file says; ``workload_args`` and
+        ``policy_args`` are mappings of such.
+
+    Raises
+    ------
+    UsageError
+        A setting or file that cannot be used, or a point that failed.
+    """
+    chosen = read_axes(Path(file)) if file is not None else {}
+    chosen |= _axes(axes)
+    if folder is not None:
+        return _sweep(chosen, Path(folder), jobs, keep_steps, fresh)
+    with tempfile.TemporaryDirectory() as temporary:
+        return _sweep(chosen, Path(temporary), jobs, keep_steps, fresh)
+
+
+def load(folder: str | Path) -> Results:
+    """Read a results folder of ``prefixsim run -o`` or ``sweep -o``.
+
+    Raises
+    ------
+    UsageError
+        It holds no results.
+    """
+    store = ResultStore(Path(folder))
+    return Results(store.summaries(), store.requests(), store.steps())
+
+
+def _config(settings: Mapping[str, Any]) -> RunConfig:
+    try:
+        return RunConfig(**settings)
+    except TypeError as error:
+        raise UsageError(f"{error}; settings are the fields of sim.config.RunConfig.") from error
+
+
+def _axes(given: Mapping[str, Any]) -> Axes:
+    axes: Axes = {}
+    for name, value in given.items():
+        parts = (
+            {f"{name}.{key}": entry for key, entry in value.items()}
+            if isinstance(value, Mapping)
+            else {name: value}
+        )
+        axes |= {
+            key: list(entry) if isinstance(entry, list | tuple | range) else [entry]
+            for key, entry in parts.items()
+        }
+    return axes
+
+
+def _sweep(axes: Axes, folder: Path, jobs: int, keep_steps: bool, fresh: bool) -> Results:
+    for name in axes:
+        if name.partition(".")[0] not in RunConfig.__dataclass_fields__:
+            raise UsageError(f"{name!r} is no setting; see the fields of sim.config.RunConfig.")
+    configs = expand(axes)
+    for config in configs:
+        experiment.check(config)
+    store = ResultStore(folder)
+    store.prepare()
+    with progress() as bar:
+        task = bar.add_task("sweeping", total=len(configs))
+        outcomes = run_sweep(
+            configs,
+            store,
+            jobs=jobs,
+            keep_steps=keep_steps,
+            fresh=fresh,
+            on_outcome=lambda _: bar.advance(task),
+        )
+    warn(dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings))
+    failed = [outcome for outcome in outcomes if outcome.summary is None]
+    if failed:
+        raise UsageError(f"{len(failed)} of {len(configs)} points failed: {failed[0].failure}")
+    results = load(folder)
+    run_ids = {run_id_of(config) for config in configs}
+    return Results(
+        *(
+            frame[frame["run_id"].isin(run_ids)].reset_index(drop=True)
+            for frame in (results.summary, results.requests, results.steps)
+        )
+    )

@@ -1,0 +1,89 @@
+"""The Python interface says what the command line says, and draws itself."""
+
+import json
+
+import pytest
+from matplotlib.figure import Figure
+
+import sim
+from sim.errors import UsageError
+
+SMALL = {"workload_args": {"num_requests": 20, "prompt": 64, "output": 4, "num_prefixes": 2}}
+OPTIONS = [f"--workload-arg={key}={value}" for key, value in SMALL["workload_args"].items()]
+
+
+def test_a_run_gives_the_figures_of_the_command_line(prefixsim):
+    run = sim.run("shared-prefix", policy="vllm_v0", policy_args={"watermark": 0.1}, **SMALL)
+    _, out, _ = prefixsim(
+        "run", "shared-prefix", "--policy", "vllm_v0", "--policy-arg", "watermark=0.1", *OPTIONS,
+        "--json",
+    )  # fmt: skip
+    row = json.loads(out)
+    assert {name: run[name] for name in ("run_id", "hit_rate", "makespan_s", "ttft_ms_p99")} == {
+        name: row[name] for name in ("run_id", "hit_rate", "makespan_s", "ttft_ms_p99")
+    }
+    assert len(run.requests) == 20
+    assert "<td>hit_rate</td>" in run._repr_html_()
+    assert isinstance(run.plot.ttft(), Figure)
+
+
+def test_steps_and_timing_come_when_asked_for():
+    run = sim.run(**SMALL)
+    assert len(run.steps) == 0
+    assert run.timing is None
+    run = sim.run(**SMALL, keep_steps=True, timed=True)
+    assert len(run.steps) == run["num_steps"]
+    assert list(run.timing["operation"])[:2] == ["match_prefix", "allocate"]
+
+
+def test_a_sweep_is_the_product_of_its_axes():
+    results = sim.sweep(
+        policy=["none", "vllm_v1"],
+        block_size=(8, 16),
+        workload_args={**SMALL["workload_args"], "hit_rate": [0, 0.5]},
+        kv_capacity="infinite",
+    )
+    assert len(results.summary) == 8
+    assert len(results.requests) == 8 * 20
+    assert set(results.summary["policy"]) == {"none", "vllm_v1"}
+    html = results._repr_html_()
+    assert "<th>block_size</th>" in html
+    assert "<th>seed</th>" not in html
+    assert isinstance(results.plot.block_size(), Figure)
+
+
+def test_a_folder_keeps_what_a_sweep_has_done(tmp_path):
+    whole = sim.sweep(folder=tmp_path, policy=["none", "vllm_v1"], **SMALL)
+    part = sim.sweep(folder=tmp_path, policy="vllm_v1", **SMALL)
+    assert part.summary["policy"].tolist() == ["vllm_v1"]
+    again = sim.load(tmp_path)
+    assert again.summary.equals(whole.summary)
+
+
+def test_a_grid_file_is_overridden_by_what_is_given(tmp_path):
+    (tmp_path / "grid.toml").write_text(
+        'policy = ["none", "vllm_v1"]\nblock_size = [8, 16]\n'
+        "[workload_args]\nnum_requests = 20\nprompt = 64\noutput = 4\nnum_prefixes = 2\n"
+    )
+    results = sim.sweep(tmp_path / "grid.toml", block_size=32)
+    assert results.summary["block_size"].tolist() == [32, 32]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: sim.run(polcy="none"), "polcy.*settings are the fields of sim.config.RunConfig"),
+        (lambda: sim.sweep(polcy=["none"]), "'polcy' is no setting"),
+        (lambda: sim.run("nope"), "neither a generator"),
+        (lambda: sim.sweep(**SMALL, kv_capacity=[1, 2]), "2 of 2 points failed: --kv-capacity '1'"),
+        (lambda: sim.load("/nope"), "holds no results"),
+    ],
+)
+def test_bad_input_is_the_same_sentence(call, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        call()
+
+
+def test_nothing_else_is_offered():
+    with pytest.raises(AttributeError, match="module 'sim' has no attribute 'nope'"):
+        _ = sim.nope
