@@ -86,7 +86,7 @@ def test_an_engine_runs_without_the_composers():
     [
         ("torch", ("gpu_backend",)),
         ("simpy", ("sim.engine",)),
-        ("matplotlib", ("sim.plots",)),
+        ("matplotlib", ("sim.plots", "sim.api")),
         ("typer", ("sim.cli", "sim.__main__")),
         ("rich", ("sim.cli", "sim.__main__")),
     ],
