@@ -154,13 +154,21 @@ class VllmV0:
                 return False
         self._last_access_ns[seq.request_id] = self._clock()
         # Its blocks, what it was admitted with (looked up or noted), its last access, and how many
-        # blocks are promoted, before and after.
-        self.counts.dict_operations += 5
-        self._fill(seq, blocks, num_total)
+        # blocks are promoted.
+        self.counts.dict_operations += 4
+        num_promoted = self._num_promoted[seq.request_id]
+        num_full_blocks = min(num_total // self.block_size, len(seq.block_keys))
+        num_blocks = -(-max(num_total, seq.num_tokens) // self.block_size)
+        if num_full_blocks > num_promoted or num_blocks > len(blocks):
+            keys = seq.block_keys[num_promoted:num_full_blocks]
+            self._num_promoted[seq.request_id] = num_promoted + len(keys)
+            self._fill(blocks, num_promoted, keys, num_blocks)
         return True
 
     def cache_blocks(self, seq: Sequence) -> None:
         """Let the blocks registered in this step be hit from now on."""
+        if not self._touched:
+            return
         self.counts.dict_operations += len(self._touched)
         for block_id in self._touched:
             tracker = self.trackers.get(block_id)
@@ -174,7 +182,7 @@ class VllmV0:
         num_promoted = self._num_promoted.pop(seq.request_id, 0)
         self._num_admitted_tokens.pop(seq.request_id, None)
         last_access_ns = self._last_access_ns.pop(seq.request_id, 0)
-        self.counts.dict_operations += 4 + len(blocks)
+        num_evictable, num_hashless = len(self.evictor.free_table), len(self.hashless_free)
         for block_id in blocks:
             self.trackers[block_id].last_accessed_ns = last_access_ns
         for index, block_id in enumerate(blocks):
@@ -182,6 +190,13 @@ class VllmV0:
                 self._release_cached(block_id, seq.block_keys[index], index)
             else:
                 self._release_hashless(block_id)
+        num_added = len(self.evictor.free_table) - num_evictable
+        num_released = num_added + len(self.hashless_free) - num_hashless
+        # Four maps of requests; the time of each block; the tracker of each that nobody holds.
+        counts = self.counts
+        counts.dict_operations += 4 + len(blocks) + num_released
+        counts.objects_created += num_added
+        self.evictor.count(num_added=num_added)
 
     @property
     def num_free_blocks(self) -> int:
@@ -246,24 +261,42 @@ class VllmV0:
         tracker = self.trackers.get(block_id)
         return tracker.computed if tracker is not None else block_id in self.evictor.free_table
 
-    def _fill(self, seq: Sequence, blocks: list[int], num_total: int) -> None:
-        """Promote what ``num_total`` tokens fill, take blocks for all that is known."""
-        promoted = self._num_promoted[seq.request_id]
-        num_full_blocks = min(num_total // self.block_size, len(seq.block_keys))
-        for index in range(promoted, num_full_blocks):
-            key = seq.block_keys[index]
+    def _fill(self, blocks: list[int], num_promoted: int, keys: list[int], num_blocks: int) -> None:
+        """Promote the next blocks, whose keys are given, and take others up to ``num_blocks``."""
+        num_held, num_cached, num_touched = len(blocks), len(self.cached), len(self._touched)
+        num_evictable = len(self.evictor.free_table)
+        num_queries, num_hits = self.num_block_queries, self.num_block_hits
+        for index, key in enumerate(keys, num_promoted):
             if index < len(blocks):
                 blocks[index] = self._promote(blocks[index], key)
             else:
                 blocks.append(self._allocate_full_block(key))
-        self._num_promoted[seq.request_id] = max(promoted, num_full_blocks)
-        while len(blocks) * self.block_size < max(num_total, seq.num_tokens):
+        while len(blocks) < num_blocks:
             blocks.append(self._take_block())
+        # Counted once, by what has changed; each by itself takes up to a fifth of the time.
+        num_queries = self.num_block_queries - num_queries
+        num_hits = self.num_block_hits - num_hits
+        num_registered = len(self._touched) - num_touched
+        num_swapped = len(keys) - num_hits - num_registered
+        num_taken = len(blocks) - num_held - num_hits
+        num_evicted = num_registered - (len(self.cached) - num_cached)
+        num_revived = num_evictable - len(self.evictor.free_table) - num_evicted
+        if num_evicted or num_revived:
+            self.counts.evictions += num_evicted
+            self.evictor.count(num_removed=num_revived, num_evicted=num_evicted)
+        counts = self.counts
+        # A tracker for each block taken, or taken back from the evictor.
+        counts.objects_created += num_taken + num_revived
+        # How many are promoted; keys looked up, registered, or found and the own copy let go;
+        # trackers; keys of evicted blocks.
+        counts.dict_operations += (
+            1 + num_queries + 2 * num_registered + 2 * num_swapped + num_taken + num_revived
+            + num_evicted
+        )  # fmt: skip
 
     def _allocate_full_block(self, key: int) -> int:
         """Share the cached copy if there is one, before a block is taken."""
         self.num_block_queries += 1
-        self.counts.dict_operations += 1
         cached_id = self.cached.get(key)
         if cached_id is not None:
             self.num_block_hits += 1
@@ -277,9 +310,7 @@ class VllmV0:
         if cached_id is None:
             self.cached[key] = block_id
             self._touched.append(block_id)
-            self.counts.dict_operations += 2
             return block_id
-        self.counts.dict_operations += 1
         self._release_hashless(block_id)
         self._hold_cached(cached_id)
         return cached_id
@@ -291,12 +322,8 @@ class VllmV0:
         else:
             block_id, key = self.evictor.evict()
             del self.cached[key]
-            self.counts.dict_operations += 1
-            self.counts.evictions += 1
         self.ref_counts[block_id] = 1
         self.trackers[block_id] = BlockTracker()
-        self.counts.dict_operations += 1
-        self.counts.objects_created += 1
         return block_id
 
     def _hold_cached(self, block_id: int) -> None:
@@ -305,15 +332,11 @@ class VllmV0:
             self.evictor.remove(block_id)
             tracker = self.trackers[block_id] = BlockTracker()
             tracker.computed = True
-            self.counts.dict_operations += 1
-            self.counts.objects_created += 1
 
     def _release_cached(self, block_id: int, key: int, index: int) -> None:
         self.ref_counts[block_id] -= 1
         if self.ref_counts[block_id] == 0:
             tracker = self.trackers.pop(block_id)
-            self.counts.dict_operations += 1
-            self.counts.objects_created += 1
             num_hashed_tokens = (index + 1) * self.block_size
             self.evictor.add(
                 block_id, BlockMetadata(key, num_hashed_tokens, tracker.last_accessed_ns)
@@ -323,7 +346,6 @@ class VllmV0:
         self.ref_counts[block_id] -= 1
         if self.ref_counts[block_id] == 0:
             del self.trackers[block_id]
-            self.counts.dict_operations += 1
             self.hashless_free.appendleft(block_id)
 
 

@@ -106,8 +106,10 @@ class VllmV1:
                     self.free_queue.remove(block)
                 block.ref_count += 1
             request_blocks.extend(hits)
-            self._take_free_blocks(request_blocks, num_new_blocks)
-            self.counts.pointer_updates += POINTERS_PER_MOVE * num_evictable_hits
+            if num_new_blocks > 0:
+                self._take_free_blocks(request_blocks, num_new_blocks)
+            if num_evictable_hits:
+                self.counts.pointer_updates += POINTERS_PER_MOVE * num_evictable_hits
         # Its blocks, and how many of them are registered.
         self.counts.dict_operations += 2
         self._register_full_blocks(seq, num_total)
@@ -122,9 +124,9 @@ class VllmV1:
         self._num_registered.pop(seq.request_id, None)
         num_free_before = self.free_queue.num_blocks
         self._release(reversed(blocks))
-        num_released = self.free_queue.num_blocks - num_free_before
-        self.counts.dict_operations += 2
-        self.counts.pointer_updates += POINTERS_PER_MOVE * num_released
+        counts = self.counts
+        counts.dict_operations += 2
+        counts.pointer_updates += POINTERS_PER_MOVE * (self.free_queue.num_blocks - num_free_before)
 
     def usage(self) -> BlockUsage:
         """Count blocks by state; the null block is not counted."""
@@ -164,16 +166,16 @@ class VllmV1:
                 self.free_queue.append(block)
 
     def _take_free_blocks(self, request_blocks: list[Block], num_blocks: int) -> None:
-        if num_blocks <= 0:
-            return
         num_cached_before, num_keys_before = self._num_cached_blocks, len(self.cached)
         for _ in range(num_blocks):
             request_blocks.append(self._take_free_block())
         num_evicted = num_cached_before - self._num_cached_blocks
-        num_lost_keys = num_keys_before - len(self.cached)
-        self.counts.evictions += num_evicted
-        self.counts.dict_operations += 2 * num_evicted + num_lost_keys
-        self.counts.pointer_updates += POINTERS_PER_MOVE * num_blocks
+        counts = self.counts
+        counts.pointer_updates += POINTERS_PER_MOVE * num_blocks
+        if num_evicted:
+            num_lost_keys = num_keys_before - len(self.cached)
+            counts.evictions += num_evicted
+            counts.dict_operations += 2 * num_evicted + num_lost_keys
 
     def _take_free_block(self) -> Block:
         block = self.free_queue.popleft()
@@ -197,8 +199,9 @@ class VllmV1:
             self._register(block.key, block)
         self._num_cached_blocks += stop - start
         self._num_registered[seq.request_id] = stop
-        self.counts.dict_operations += 2 + 2 * (stop - start)
-        self.counts.objects_created += stop - start
+        counts = self.counts
+        counts.dict_operations += 2 + 2 * (stop - start)
+        counts.objects_created += stop - start
 
     def _lookup(self, key: int) -> Block | None:
         same = self.cached.get(key)

@@ -205,8 +205,26 @@ def test_a_heap_counts_what_it_pops_in_vain():
     evictor.remove(0)
     evictor.remove(1)
     assert evictor.evict() == (2, 2)
+    evictor.count(num_added=4, num_removed=2, num_evicted=1)
+    # Added, removed, three entries looked up, the victim removed.
+    assert counts.dict_operations == 4 + 2 + 3 + 1
     assert (counts.heap_pushes, counts.heap_pops, counts.stale_entries_skipped) == (4, 3, 2)
     assert counts.entries_scanned == 0
+
+
+def test_a_heap_that_is_cleaned_up_counts_no_pops_for_it():
+    counts = OperationCounts()
+    evictor = HeapEvictor(counts)
+    # One block comes and goes until its stale entries are too many.
+    for time in range(51):
+        evictor.add(7, BlockMetadata(7, 1, time))
+        if time < 50:
+            evictor.remove(7)
+    assert len(evictor.heap) == 1
+    assert evictor.evict() == (7, 7)
+    evictor.count(num_added=51, num_removed=50, num_evicted=1)
+    # 51 pushes, and one for the entry that the clean-up put back.
+    assert (counts.heap_pushes, counts.heap_pops, counts.stale_entries_skipped) == (52, 1, 0)
 
 
 def test_without_caching_only_the_map_of_requests_is_touched():
