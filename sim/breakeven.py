@@ -15,13 +15,8 @@ FLOOR = "none"
 TOLERANCE = 0.001
 """A ratio that falls short of 1 by no more than this counts as no loss."""
 
-_OFF = {
-    "vllm-0.6.4-v0": "vllm-0.6.4-v0-off",
-    "vllm-0.8.5-v0": "vllm-0.8.5-v0-off",
-    "vllm-0.8.5-v1": "vllm-0.8.5-v1-off",
-    # 0.33 was not measured with its caching off; the nearest that was is 0.8.5's V1.
-    "vllm-0.33-v1": "vllm-0.8.5-v1-off",
-}
+_NEAREST_OFF = {"vllm-0.33-v1": "vllm-0.8.5-v1-off"}
+"""Where an engine was not measured with its caching off: the nearest that was."""
 
 
 def _settings() -> list[str]:
@@ -148,8 +143,8 @@ def crossing(rates: np.ndarray, ratios: np.ndarray) -> float:
 
 
 def _choose(overhead: str, offers: dict[str, float]) -> str:
-    own = "own-none" if overhead.startswith("own-") else overhead
-    for wanted in (_OFF.get(overhead, own), overhead, *sorted(offers)):
+    off = "own-none" if overhead.startswith("own-") else f"{overhead}-off"
+    for wanted in (_NEAREST_OFF.get(overhead, off), overhead, *sorted(offers)):
         if wanted in offers:
             return wanted
     return ""

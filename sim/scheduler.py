@@ -256,6 +256,8 @@ class Scheduler:
             step.num_block_hits += match.num_hit_blocks
             num_new_tokens = self._num_new_tokens(seq.num_tokens - match.num_tokens, budget)
             if not allocator.allocate(seq, match, num_new_tokens):
+                step.work.num_refusals += 1
+                step.work.num_refused_hits += match.num_hit_blocks
                 return
             self.waiting.popleft()
             self.running.append(seq)

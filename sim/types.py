@@ -252,8 +252,7 @@ class Batch:
 class CacheWork:
     """What cache management does in one step: the input of an overhead profile.
 
-    Frees at the end of a step count in the next one, which has to wait for them. An admission that
-    finds no room counts nothing.
+    Frees at the end of a step count in the next one, which has to wait for them.
 
     Attributes
     ----------
@@ -264,6 +263,8 @@ class CacheWork:
         Blocks hit and blocks taken for prompts, and the tokens computed into them.
     num_evicted_blocks, num_scanned_entries
         As the policy counts them, see `OperationCounts`.
+    num_refusals, num_refused_hits
+        Admissions that found no room, at most one in a step, and blocks hit by their lookups.
     num_appends, num_append_blocks, num_table_blocks
         Running sequences given room, blocks taken for decoded tokens, and the lengths of the block
         tables of those sequences.
@@ -282,6 +283,8 @@ class CacheWork:
         "num_hit_blocks_freed",
         "num_new_blocks",
         "num_new_tokens",
+        "num_refusals",
+        "num_refused_hits",
         "num_requests",
         "num_requests_freed",
         "num_scanned_entries",
@@ -299,6 +302,8 @@ class CacheWork:
         self.num_hit_blocks_freed = 0
         self.num_new_blocks = 0
         self.num_new_tokens = 0
+        self.num_refusals = 0
+        self.num_refused_hits = 0
         self.num_requests = 0
         self.num_requests_freed = 0
         self.num_scanned_entries = 0

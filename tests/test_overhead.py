@@ -14,8 +14,8 @@ from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import run
 from sim.overhead import document_of, load_profile, load_shipped, profile_names, resolve
-from sim.overhead.build import documents, own_documents, profile_name, read_table
-from sim.overhead.fit import fit_profile
+from sim.overhead.build import documents, own_documents, profile_name, read_recorded
+from sim.overhead.fit import fit_profile, fit_refusals
 from sim.overhead.profile import OverheadProfile, profile_to_document
 from sim.scheduler import Scheduler, SchedulerConfig
 from sim.types import CacheWork
@@ -39,7 +39,8 @@ def test_every_kind_of_work_has_its_price():
         "request": "num_requests", "hashed_token": "num_hashed_tokens",
         "block_hit": "num_block_hits", "new_block": "num_new_blocks",
         "new_token": "num_new_tokens", "evicted_block": "num_evicted_blocks",
-        "scanned_entry": "num_scanned_entries", "append": "num_appends",
+        "scanned_entry": "num_scanned_entries", "refusal": "num_refusals",
+        "refused_hit": "num_refused_hits", "append": "num_appends",
         "append_block": "num_append_blocks", "table_block": "num_table_blocks",
         "request_freed": "num_requests_freed", "block_freed": "num_blocks_freed",
         "token_freed": "num_tokens_freed", "hit_block_freed": "num_hit_blocks_freed",
@@ -109,6 +110,41 @@ def test_a_decoded_token_that_needs_a_block_counts_it():
     scheduler.complete(scheduler.schedule())
     work = scheduler.schedule().work
     assert counted(work) == {"num_appends": 1, "num_table_blocks": 1, "num_append_blocks": 1}
+
+
+def test_an_admission_without_room_counts_its_lookup():
+    """Blocks of 4 in a pool of 5: r0 holds 4; r1 would hit 2 of them and need 2 more."""
+    r0, r1 = requests_of((range(13), range(100, 102)), ([*range(8), *range(50, 57)], [60]))
+    allocator = make("vllm_v1", 5, 4)
+    scheduler = Scheduler(SchedulerConfig(), allocator)
+    scheduler.add(sequence_of(r0, 4))
+    scheduler.add(sequence_of(r1, 4))
+    first = scheduler.schedule()
+    assert [seq.request_id for seq, _ in first.admitted] == ["r0"]
+    # vLLM V1 may hit blocks as soon as they are allocated.
+    assert (first.work.num_refusals, first.work.num_refused_hits) == (1, 2)
+    scheduler.complete(first)
+    second = scheduler.schedule()
+    assert (second.work.num_refusals, second.work.num_refused_hits) == (1, 2)
+    scheduler.complete(second)
+    third = scheduler.schedule()
+    assert [seq.request_id for seq, _ in third.admitted] == ["r1"]
+    assert third.work.num_refusals == 0
+
+
+def test_refusals_are_fitted_by_the_blocks_that_they_would_hit():
+    hits = np.array([0.0, 10.0, 20.0])
+    found = fit_refusals(hits, 1500 + 250 * hits)
+    assert found == {"ns_per_refusal": 1500, "ns_per_refused_hit": 250}
+    assert fit_refusals(np.zeros(2), np.zeros(2)) == {"ns_per_refusal": 1, "ns_per_refused_hit": 0}
+
+
+def test_only_v1_looks_up_again_what_it_would_hit():
+    for name in profile_names():
+        profile = load_shipped(name)
+        if name.startswith("vllm-"):
+            assert 1000 < profile.ns_per_refusal < 2000
+            assert (profile.ns_per_refused_hit > 0) == (name in ("vllm-0.8.5-v1", "vllm-0.33-v1"))
 
 
 def serve(**settings):
@@ -189,7 +225,7 @@ def test_an_allocation_of_4096_tokens_without_hits(name, milliseconds):
 
 
 def test_a_fit_finds_the_profile_that_made_the_times():
-    table = read_table().query("vllm_version == '0.8.5' and prefix_caching == 1")
+    table = read_recorded().query("vllm_version == '0.8.5' and prefix_caching == 1")
     table = table[table["engine"] == "v1"].reset_index(drop=True)
     truth = OverheadProfile(
         ns_per_request=9000, ns_per_hashed_token=4, ns_per_block_hit=700, ns_per_new_block=1500,

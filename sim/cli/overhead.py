@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from sim.cli.options import output_path
-from sim.cli.output import note, out, print_json, progress, table
+from sim.cli.output import note, print_json, progress
+from sim.cli.overhead_tables import show_comparison, show_evictions, show_times
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sim.overhead.driver import MakeAllocator
+
 T = TypeVar("T")
-PASSES = 2
-_ENDINGS = (".csv", ".parquet")
 
 
 def command(  # noqa: PLR0917 - the command line passes them by name
@@ -38,8 +40,19 @@ def command(  # noqa: PLR0917 - the command line passes them by name
         ),
     ] = "0,0.5,0.9",
     repetitions: Annotated[
-        int, typer.Option("--repetitions", metavar="N", help="Requests timed per cell and pass.")
-    ] = 30,
+        int,
+        typer.Option(
+            "--repetitions", metavar="N", help="Requests timed per cell in each of 12 rounds."
+        ),
+    ] = 8,
+    free_blocks: Annotated[
+        str | None,
+        typer.Option(
+            "--free-blocks",
+            metavar="INTEGER,...",
+            help="Time one eviction instead, in pools of so many free blocks.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -48,6 +61,19 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             metavar="FILE",
             parser=output_path,
             help="Table to write: .csv or .parquet.",
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Read a table of -o instead of measuring."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="DIR",
+            help="Draw where the time goes (breakdown), or with --free-blocks what an eviction "
+            "costs (eviction_cost).",
         ),
     ] = None,
     fit: Annotated[
@@ -69,53 +95,110 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     """Time the bookkeeping of policies: hashing, lookup, allocation, decoding, freeing, eviction.
 
     Shows the medians of each cell in µs and how many times those of 'none', the same work with
-    caching off, they are. Runs the whole grid twice and keeps the smaller times. Times are those
-    of this machine, now: let nothing else run meanwhile.
+    caching off, they are. All cells take turns, round after round; the quickest round counts. Times
+    are those of this machine, now: let nothing else run meanwhile.
     """
-    from sim.overhead.measure import measure_grid  # noqa: PLC0415 - keeps --help quick
+    if output is not None:
+        from sim.overhead.table import check_ending  # noqa: PLC0415 - keeps --help quick
 
-    names = _policies(policy)
-    sizes = _numbers("--block-sizes", block_sizes, int, "a whole number", "16,64")
-    prompts = _numbers("--prompt-tokens", prompt_tokens, int, "a whole number", "1024,4096")
-    rates = _numbers("--hit-rates", hit_rates, float, "a number", "0,0.5,0.9")
-    if output is not None and output.suffix not in _ENDINGS:
+        check_ending("--output", output)
+    if source is not None:
+        _refuse_with("--from reads a table and measures nothing", output=output, free=free_blocks)
+        measured = _read(source)
+    elif free_blocks is not None:
+        measured = _measure_evictions(policy, free_blocks, block_sizes)
+    else:
+        measured = _measure(policy, block_sizes, prompt_tokens, hit_rates, repetitions)
+    evictions = "time_stamps" in measured
+    if evictions and (fit is not None or compare):
         raise UsageError(
-            f"--output {output} must end in {' or '.join(_ENDINGS)}, which says how it is written; "
-            "rename it."
-        )
-    num_cells = len(names) * len(sizes) * len(prompts) * len(rates)
-    with progress() as bar:
-        task = bar.add_task("measuring", total=PASSES * num_cells)
-        measured = measure_grid(
-            names,
-            sizes,
-            prompts,
-            rates,
-            repetitions=repetitions,
-            passes=PASSES,
-            on_cell=lambda: bar.advance(task),
+            "--fit and --compare need the times of whole requests, not those of evictions; leave "
+            "--free-blocks out."
         )
     if output is not None:
-        _write(measured, output)
+        from sim.overhead.table import write_table  # noqa: PLC0415
+
+        write_table(measured, output)
+        note(f"wrote {len(measured)} rows to {output}.")
+    if plot is not None:
+        _plot(measured, plot)
     if fit is not None:
         _fit(measured, fit)
     if compare:
-        _show_comparison(measured, as_json=as_json)
+        show_comparison(measured, _profiles(measured), as_json=as_json)
     elif as_json:
         print_json(measured.to_dict("records"))
+    elif evictions:
+        show_evictions(measured)
     else:
-        _show(measured)
+        show_times(measured)
 
 
-def _policies(text: str | None) -> list[str]:
+def _refuse_with(reason: str, *, output: Path | None, free: str | None) -> None:
+    for option, value in (("--output", output), ("--free-blocks", free)):
+        if value is not None:
+            raise UsageError(f"{reason}; leave {option} out.")
+
+
+def _read(source: Path) -> pd.DataFrame:
+    from sim.overhead.evictions import COLUMNS as OF_EVICTIONS  # noqa: PLC0415 - as above
+    from sim.overhead.measure import COLUMNS  # noqa: PLC0415
+    from sim.overhead.table import read_table  # noqa: PLC0415
+
+    table = read_table(source, ("policy",))
+    return read_table(source, OF_EVICTIONS if "time_stamps" in table else COLUMNS)
+
+
+def _measure(
+    policy: str | None, block_sizes: str, prompt_tokens: str, hit_rates: str, repetitions: int
+) -> pd.DataFrame:
+    from itertools import product  # noqa: PLC0415 - keeps --help quick
+
+    from sim.overhead.driver import Cell  # noqa: PLC0415
+    from sim.overhead.measure import ROUNDS, measure_grid  # noqa: PLC0415
+
+    makers = _makers(policy)
+    sizes = _numbers("--block-sizes", block_sizes, int, "a whole number", "16,64")
+    prompts = _numbers("--prompt-tokens", prompt_tokens, int, "a whole number", "1024,4096")
+    rates = _numbers("--hit-rates", hit_rates, float, "a number", "0,0.5,0.9")
+    cells = [Cell(*values) for values in product(sizes, prompts, rates)]
+    with progress() as bar:
+        task = bar.add_task("measuring", total=ROUNDS * len(cells) * len(makers))
+        return measure_grid(
+            makers, cells, repetitions=repetitions, on_turn=lambda: bar.advance(task)
+        )
+
+
+def _measure_evictions(policy: str | None, free_blocks: str, block_sizes: str) -> pd.DataFrame:
+    from sim.overhead.evictions import TIME_STAMPS, measure_evictions  # noqa: PLC0415 - as above
+
+    makers = _makers(policy)
+    numbers = _numbers("--free-blocks", free_blocks, int, "a whole number", "1000,10000,100000")
+    sizes = _numbers("--block-sizes", block_sizes, int, "a whole number", "16")
+    with progress() as bar:
+        total = len(numbers) * len(TIME_STAMPS) * len(makers)
+        task = bar.add_task("measuring", total=total)
+        return measure_evictions(
+            makers, numbers, block_size=sizes[0], on_turn=lambda: bar.advance(task)
+        )
+
+
+def _makers(text: str | None) -> dict[str, MakeAllocator]:
     import policies  # noqa: PLC0415 - keeps --help quick
 
-    if text is None:
-        return policies.names()
-    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    names = policies.names() if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         policies.load(name)
-    return names
+    return {name: partial(policies.make, name) for name in names}
+
+
+def _profiles(measured: pd.DataFrame) -> dict[str, str]:
+    """Name the profile of what each policy models."""
+    from sim.config import RunConfig  # noqa: PLC0415 - keeps --help quick
+    from sim.experiment import overhead_of  # noqa: PLC0415
+
+    names = measured["policy"].unique()
+    return {name: overhead_of(RunConfig(policy=name, overhead="vllm"))[1] for name in names}
 
 
 def _numbers(option: str, text: str, kind: Callable[[str], T], rule: str, example: str) -> list[T]:
@@ -127,18 +210,17 @@ def _numbers(option: str, text: str, kind: Callable[[str], T], rule: str, exampl
         ) from None
 
 
-def _write(measured: pd.DataFrame, output: Path) -> None:
+def _plot(measured: pd.DataFrame, folder: Path) -> None:
+    from sim.plots import draw_overhead  # noqa: PLC0415 - keeps --help quick
+
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        if output.suffix == ".csv":
-            measured.to_csv(output, index=False, float_format="%.4g")
-        else:
-            measured.to_parquet(output, index=False)
+        paths = draw_overhead(measured, folder)
     except OSError as error:
         raise UsageError(
-            f"--output {output} cannot be written ({error.strerror or error}); name another file."
+            f"--plot {folder} cannot be written ({error.strerror}); name a folder that can."
         ) from error
-    note(f"wrote {len(measured)} rows to {output}.")
+    for path in paths:
+        note(f"drew {path}.")
 
 
 def _fit(measured: pd.DataFrame, folder: Path) -> None:
@@ -159,73 +241,3 @@ def _fit(measured: pd.DataFrame, folder: Path) -> None:
         raise UsageError(
             f"--fit {folder} cannot be written ({error.strerror}); name a folder that can."
         ) from error
-
-
-def _show(measured: pd.DataFrame) -> None:
-    """Print a row per policy and cell, its operations side by side."""
-    from sim.overhead.measure import OPERATIONS  # noqa: PLC0415 - keeps --help quick
-
-    cell = ["block_size_tokens", "prompt_tokens", "target_hit_rate"]
-    medians = measured.pivot_table(
-        index=[*cell, "policy"], columns="operation", values="p50_us", dropna=False
-    ).reindex(columns=list(OPERATIONS))
-    rows = []
-    for key, times in medians.dropna(how="all").iterrows():
-        assert isinstance(key, tuple)
-        base = (*key[:-1], "none")
-        ratio = times["request"] / medians.loc[base, "request"] if base in medians.index else None
-        shown = [None if time != time else f"{time:,.2f}" for time in times]  # noqa: PLR0124 - NaN
-        rows.append([key[-1], *key[:-1], *shown, None if ratio is None else f"{ratio:,.1f}"])
-    headings = ["policy", "block", "prompt", "hit rate", *OPERATIONS, "request/none"]
-    grid = table("Median time, µs", headings, rows)
-    for column in grid.columns[4:]:
-        column.justify = "right"
-    out().print(grid)
-    note(
-        "request = hash + lookup + allocate; evict is a part of allocate; append is per token, all "
-        "others per request; --json and --output have means, quantiles and counts too."
-    )
-
-
-def _show_comparison(measured: pd.DataFrame, *, as_json: bool) -> None:
-    from sim.overhead import compare as comparing  # noqa: PLC0415 - keeps --help quick
-    from sim.overhead.measure import wide  # noqa: PLC0415 - keeps --help quick
-
-    comparison = comparing.compare(wide(measured))
-    if comparison.empty:
-        raise UsageError(
-            "--compare found no cell that was measured of vLLM: choose from --block-sizes "
-            "8,16,32,64,128, --prompt-tokens 1024,4096,16384 and --hit-rates "
-            "0,0.25,0.5,0.75,0.9,0.99."
-        )
-    ratios, reasons = comparing.engine_ratios(comparison), comparing.explain(comparison)
-    if as_json:
-        print_json(
-            {
-                "times": comparison.to_dict("records"),
-                "v0_per_v1": ratios.to_dict("records"),
-                "explanations": reasons,
-            }
-        )
-        return
-    headings = ["policy", "vLLM", "block", "prompt", "hit rate", "operation"]
-    console = out()
-    console.print(
-        table(
-            "Time, µs", [*headings, "own", "vLLM's", "vLLM's/own"], comparison.to_numpy().tolist()
-        )
-    )
-    if not ratios.empty:
-        console.print(
-            table(
-                "V0 by V1",
-                ["policy", "block", "prompt", "hit rate", "operation", "own", "vLLM's"],
-                ratios.to_numpy().tolist(),
-            )
-        )
-    for sentence in reasons:
-        console.print(sentence)
-    note(
-        "medians, of append means; vLLM's were taken on another machine (an Intel Xeon virtual "
-        "machine, CPython 3.11.7), so compare ratios rather than times."
-    )

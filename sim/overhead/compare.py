@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 
-from sim.overhead.build import read_table
+from sim.overhead.build import read_recorded, recorded_profile
+from sim.overhead.table import CELL
 
-RELEASES = {
-    "none": ("0.8.5", "v1", False),
-    "vllm_v0_scan": ("0.6.4", "v0", True),
-    "vllm_v0": ("0.8.5", "v0", True),
-    "vllm_v1": ("0.8.5", "v1", True),
-    "vllm_v1_latest": ("0.33", "v1", True),
-}
-"""Release, engine and whether it caches, by the policy that models it."""
-
-CELL = ["block_size_tokens", "prompt_tokens", "target_hit_rate"]
 TIMES = {"request": "allocate_us_p50", "append": "append_us_mean", "free": "free_us_p50"}
 """Figure of each operation that is compared. Of an append the mean, since the median misses the
 one token in a block that takes a new one."""
@@ -25,50 +17,60 @@ one token in a block that takes a new one."""
 _MANY_TIMES = math.sqrt(10)
 """Closer to another power of ten than to one."""
 
-_V0_REQUEST = (
-    "vLLM's V0 builds a Block object with a list of its tokens for every block and hands it "
-    "through several layers of allocators, ours moves numbers"
-)
-_V0_APPEND = (
-    "vLLM's V0 takes the sequence's whole list of tokens for each new one, cuts it into blocks and "
-    "appends to a Block object, ours is told how many tokens there are"
-)
-_V0_FREE = (
-    "vLLM's V0 hands each Block object, one by one, through several layers of allocators, ours "
-    "counts references in one list"
-)
-_REASONS = {
-    ("none", "request"): "with caching off, vLLM's V1 still unlinks Block objects from its linked "
-    "queue and counts references, by several calls per block; ours takes numbers from a list",
-    ("none", "append"): "for each token, vLLM's V1 looks for blocks outside a sliding window, "
-    "counts those a request needs and checks the pool; ours does one division",
-    ("none", "free"): "with caching off, vLLM's V1 still counts down and links every Block object, "
-    "by calls per block; ours gives all numbers back to a list in one call",
-    ("vllm_v0", "request"): _V0_REQUEST,
-    ("vllm_v0", "append"): _V0_APPEND,
-    ("vllm_v0", "free"): _V0_FREE,
-    ("vllm_v0_scan", "request"): _V0_REQUEST,
-    ("vllm_v0_scan", "append"): _V0_APPEND,
-    ("vllm_v0_scan", "free"): _V0_FREE,
+_HALF_AS_LARGE_AGAIN = 1.5
+
+# As read in the sources of the released packages 0.6.4.post1 and 0.8.5.post1.
+_V0 = {
+    "request": "for every block that is not cached vLLM's V0 sets up a Block object with its "
+    "tokens to look it up, hands it back, and sets up another to fill it, each around a second "
+    "object, and hashes the tokens each time; ours hashes once and moves numbers",
+    "append": "vLLM's V0 counts the blocks that a token touches, cuts the new tokens by blocks and "
+    "appends them to a Block object through several properties and calls; ours divides",
+    "free": "vLLM's V0 hands each Block object, one by one, through three allocators and back to a "
+    "pool of objects; ours counts references in one list",
 }
-"""Why vLLM's own code takes several times as long, where it is known to."""
+_V1_OFF = {
+    "request": "with caching off, vLLM's V1 still unlinks Block objects from its linked queue and "
+    "counts references, by several calls per block; ours takes numbers from a list",
+    "append": "for each token, vLLM's V1 looks for blocks outside a sliding window, counts those a "
+    "request needs and asks the pool for its free blocks; ours does one division",
+    "free": "with caching off, vLLM's V1 still counts down and links every Block object, by calls "
+    "per block, and compares it with the null block field by field; ours gives all numbers back "
+    "to a list in one call",
+}
+_REASONS = {"0.6.4 v0": _V0, "0.8.5 v0": _V0, "0.8.5 v1 off": _V1_OFF}
+"""Why vLLM's own code takes several times as long, by release and operation."""
+_RATIO_REASON = (
+    "vLLM's V0 keeps an object for each block of a request and hashes its tokens with each; ours "
+    "with such objects comes to about vLLM's ratio (examples/block_objects.py)"
+)
+_V1 = "0.8.5 v1"
 
 
-def compare(own: pd.DataFrame) -> pd.DataFrame:
+def compare(own: pd.DataFrame, profiles: Mapping[str, str]) -> pd.DataFrame:
     """Put vLLM's time beside ours, for every policy and cell that both have.
 
     Parameters
     ----------
     own
-        As `sim.overhead.measure.wide` gives it.
+        As `sim.overhead.table.wide` gives it.
+    profiles
+        Name of the overhead profile of what each policy models, as ``vllm-0.8.5-v1``. A policy
+        that none was measured for is left out.
 
     Returns
     -------
     A row per policy, cell and operation: ``policy``, ``release``, the cell, ``operation``,
     ``own_us``, ``vllm_us`` and ``vllm_per_own``. Median times; of ``append`` the mean.
     """
-    recorded = _recorded()
-    joined = own.merge(recorded, on=["policy", *CELL], suffixes=("_own", "_vllm"))
+    recorded = read_recorded()
+    recorded["profile"] = recorded_profile(recorded)
+    recorded["release"] = [
+        f"{row.vllm_version} {row.engine}" + ("" if row.prefix_caching else " off")
+        for row in recorded.itertuples()
+    ]
+    named = own.assign(profile=own["policy"].map(dict(profiles)))
+    joined = named.merge(recorded, on=["profile", *CELL], suffixes=("_own", "_vllm"))
     parts = []
     for operation, figure in TIMES.items():
         part = joined[["policy", "release", *CELL]].copy()
@@ -85,12 +87,13 @@ def engine_ratios(comparison: pd.DataFrame) -> pd.DataFrame:
 
     Returns
     -------
-    A row per V0 policy, cell and operation: ``own_ratio`` and ``vllm_ratio``.
+    A row per policy that models a V0 with caching, cell and operation: ``own_ratio`` and
+    ``vllm_ratio``.
     """
     key = [*CELL, "operation"]
-    times = comparison[["policy", *key, "own_us", "vllm_us"]]
-    v0 = times[times["policy"].isin(["vllm_v0", "vllm_v0_scan"])]
-    v1 = times[times["policy"] == "vllm_v1"].drop(columns="policy")
+    times = comparison[["policy", "release", *key, "own_us", "vllm_us"]]
+    v0 = times[times["release"].str.endswith(" v0")]
+    v1 = times[times["release"] == _V1].drop(columns=["policy", "release"])
     both = v0.merge(v1, on=key, suffixes=("", "_v1"))
     both["own_ratio"] = both["own_us"] / both["own_us_v1"]
     both["vllm_ratio"] = both["vllm_us"] / both["vllm_us_v1"]
@@ -98,29 +101,38 @@ def engine_ratios(comparison: pd.DataFrame) -> pd.DataFrame:
 
 
 def explain(comparison: pd.DataFrame) -> list[str]:
-    """Say why, wherever the median cell's times are of another order of magnitude."""
+    """Say why, wherever times or ratios differ much in the median cell.
+
+    Of times where vLLM's is of another order of magnitude, of V0 by V1 where one ratio is half as
+    large again as the other.
+    """
+    return _explain_times(comparison) + _explain_ratios(engine_ratios(comparison))
+
+
+def _explain_ratios(ratios: pd.DataFrame) -> list[str]:
     sentences = []
-    for (policy, operation), rows in comparison.groupby(["policy", "operation"], sort=False):
+    for (policy, operation), rows in ratios.groupby(["policy", "operation"], sort=False):
+        own, vllm = float(rows["own_ratio"].median()), float(rows["vllm_ratio"].median())
+        if max(own, vllm) < _HALF_AS_LARGE_AGAIN * min(own, vllm):
+            continue
+        reason = _RATIO_REASON if vllm > own else "for reasons not known: look at both"
+        sentences.append(
+            f"{operation} of {policy}: {own:.2g} times V1's in ours, {vllm:.2g} times in vLLM's; "
+            f"{reason}."
+        )
+    return sentences
+
+
+def _explain_times(comparison: pd.DataFrame) -> list[str]:
+    sentences = []
+    groups = comparison.groupby(["policy", "release", "operation"], sort=False)
+    for (policy, release, operation), rows in groups:
         factor = float(rows["vllm_per_own"].median())
         if 1 / _MANY_TIMES <= factor <= _MANY_TIMES:
             continue
-        reason = _REASONS.get((str(policy), str(operation))) if factor > 1 else None
+        reason = _REASONS.get(str(release), {}).get(str(operation)) if factor > 1 else None
         sentences.append(
             f"{operation} of {policy}: vLLM's takes {factor:.3g} times ours"
             + (f"; {reason}." if reason else ", for reasons not known: look at both.")
         )
     return sentences
-
-
-def _recorded() -> pd.DataFrame:
-    table = read_table()
-    parts = []
-    for policy, (release, engine, caching) in RELEASES.items():
-        part = table[
-            (table["vllm_version"] == release)
-            & (table["engine"] == engine)
-            & (table["prefix_caching"] == int(caching))
-        ]
-        off = "" if caching else " off"
-        parts.append(part.assign(policy=policy, release=f"{release} {engine}{off}"))
-    return pd.concat(parts, ignore_index=True)[["policy", "release", *CELL, *TIMES.values()]]

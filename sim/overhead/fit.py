@@ -86,6 +86,22 @@ def fit_profile(
     return OverheadProfile(**coefficients), residuals
 
 
+def fit_refusals(hit_blocks: Floats, times_ns: Floats) -> dict[str, float]:
+    """Fit what an admission costs that finds no room, by the blocks that it would hit.
+
+    Returns
+    -------
+    ``ns_per_refusal`` and ``ns_per_refused_hit``, by non-negative least squares with relative
+    weights.
+    """
+    # A lookup without caching may be too short to time.
+    times_ns = np.maximum(times_ns, 1.0)
+    matrix = np.column_stack([np.ones(len(hit_blocks)), hit_blocks])
+    solution, _ = nnls(matrix / times_ns[:, None], np.ones(len(times_ns)))
+    names = ("ns_per_refusal", "ns_per_refused_hit")
+    return {name: round(float(v), 3) for name, v in zip(names, solution, strict=True)}
+
+
 def _work(table: pd.DataFrame) -> dict[str, Floats]:
     """Work that each operation of each cell did, by the names of the coefficients."""
     prompt = table["prompt_tokens"].to_numpy(dtype=float)

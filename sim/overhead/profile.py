@@ -31,6 +31,9 @@ class OverheadProfile:
         A new block that has to be evicted first: what that adds.
     ns_per_scanned_entry
         An entry of a free table that is looked at to find the victim.
+    ns_per_refusal, ns_per_refused_hit
+        An admission that finds no room, and looks its prefix up again in the next step: in any
+        case, and per block that it would hit.
     ns_per_append
         A running request is given room: a decoded token, or the next chunk of a prompt.
     ns_per_append_block
@@ -49,6 +52,8 @@ class OverheadProfile:
     ns_per_new_token: float = 0.0
     ns_per_evicted_block: float = 0.0
     ns_per_scanned_entry: float = 0.0
+    ns_per_refusal: float = 0.0
+    ns_per_refused_hit: float = 0.0
     ns_per_append: float = 0.0
     ns_per_append_block: float = 0.0
     ns_per_table_block: float = 0.0
@@ -67,6 +72,8 @@ class OverheadProfile:
             + self.ns_per_new_token * work.num_new_tokens
             + self.ns_per_evicted_block * work.num_evicted_blocks
             + self.ns_per_scanned_entry * work.num_scanned_entries
+            + self.ns_per_refusal * work.num_refusals
+            + self.ns_per_refused_hit * work.num_refused_hits
             + self.ns_per_append * work.num_appends
             + self.ns_per_append_block * work.num_append_blocks
             + self.ns_per_table_block * work.num_table_blocks

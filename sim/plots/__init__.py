@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from sim.breakeven import break_even
 from sim.errors import UsageError
 from sim.plots.against import against, settings_to_draw
+from sim.plots.breakdown import breakdown, draw_overhead, eviction_cost
 from sim.plots.hit_rate import block_size_effect, hit_rate_vs_capacity
 from sim.plots.overhead import (
     REFERENCES,
@@ -45,7 +46,10 @@ __all__ = [
     "at_capacity",
     "block_size_effect",
     "break_even_vs_block_size",
+    "breakdown",
     "draw",
+    "draw_overhead",
+    "eviction_cost",
     "hit_rate_vs_capacity",
     "notes_of",
     "overhead_throughput",
