@@ -1,8 +1,10 @@
 """Modelled overhead: what a step does, what a profile says it takes, how it adds to time."""
 
 import json
+import re
 import shlex
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from sim.errors import UsageError
 from sim.experiment import run
 from sim.overhead import document_of, load_profile, load_shipped, profile_names, resolve
 from sim.overhead.build import documents, own_documents, profile_name, read_recorded
+from sim.overhead.evictions import COLUMNS as EVICTION_COLUMNS
 from sim.overhead.fit import fit_profile, fit_refusals
+from sim.overhead.measure import COLUMNS
 from sim.overhead.profile import OverheadProfile, profile_to_document
 from sim.scheduler import Scheduler, SchedulerConfig
 from sim.types import CacheWork
@@ -328,3 +332,17 @@ def test_a_measured_table_becomes_a_profile_that_a_run_takes(tmp_path, capsys):
 def test_our_own_profiles_are_shipped_for_every_policy():
     for name in policies.names():
         assert serve(policy=name, overhead="own")["overhead"] == f"own-{name}"
+
+
+def test_the_documentation_names_every_coefficient_and_column():
+    text = (Path(__file__).parents[1] / "docs" / "overhead.md").read_text()
+    named = set(re.findall(r"`(\w+)`", text))
+    coefficients = {field.name for field in fields(OverheadProfile)}
+    assert coefficients == {name for name in named if name.startswith("ns_per_")}
+    assert set(COLUMNS) <= named
+    assert set(EVICTION_COLUMNS) <= named
+    document = document_of("vllm-0.8.5-v1")
+    assert set(document) <= named
+    assert set(document["residuals"]["allocate"]) - {"operation"} <= named
+    # No count is named that there is not.
+    assert {name for name in named if name.startswith("count_")} <= set(COLUMNS)
