@@ -170,15 +170,16 @@ def _measure(
 
 
 def _measure_evictions(policy: str | None, free_blocks: str, block_sizes: str) -> pd.DataFrame:
-    from sim.overhead.evictions import TIME_STAMPS, measure_evictions  # noqa: PLC0415 - as above
+    from sim.overhead import evictions  # noqa: PLC0415 - as above
 
     makers = _makers(policy)
     numbers = _numbers("--free-blocks", free_blocks, int, "a whole number", "1000,10000,100000")
     sizes = _numbers("--block-sizes", block_sizes, int, "a whole number", "16")
     with progress() as bar:
-        total = len(numbers) * len(TIME_STAMPS) * len(makers)
+        cases = len(evictions.TIME_STAMPS) * len(makers)
+        total = evictions.ROUNDS * len(numbers) * cases
         task = bar.add_task("measuring", total=total)
-        return measure_evictions(
+        return evictions.measure_evictions(
             makers, numbers, block_size=sizes[0], on_turn=lambda: bar.advance(task)
         )
 

@@ -27,6 +27,8 @@ from sim.overhead.watch import COUNTS, Stopwatch, Tally, Watch, quiet_collector,
 from sim.types import OperationCounts, Request
 from sim.types import Sequence as Seq
 
+ROUNDS = 8
+REPETITIONS = 6
 NUM_EVICTED = 8
 """Blocks that a timed request takes."""
 REQUEST_TOKENS = 1024
@@ -45,7 +47,7 @@ def measure_evictions(
     free_blocks: Sequence[int],
     *,
     block_size: int = 16,
-    repetitions: int = 40,
+    repetitions: int = REPETITIONS,
     on_turn: Callable[[], None] = lambda: None,
 ) -> pd.DataFrame:
     """Time and count evictions.
@@ -59,15 +61,17 @@ def measure_evictions(
     block_size
         Tokens in a block.
     repetitions
-        Requests that are timed, eight evictions each.
+        Requests that are timed in each of eight rounds, eight evictions each. In each round all
+        policies and cases of a size take turns.
     on_turn
-        Called after each policy, size and case.
+        Called after each turn.
 
     Returns
     -------
     A row per policy that evicts, size and case: ``policy``, ``time_stamps``, ``num_free_blocks``,
     ``num_samples``; ``p50_ns``, ``min_ns``: time to take one block that has to be evicted, its new
-    key registered, ns; ``count_*``: what that counts, see `OperationCounts`.
+    key registered, ns, the median being that of the quickest round; ``count_*``: what that counts,
+    see `OperationCounts`.
 
     Raises
     ------
@@ -82,14 +86,17 @@ def measure_evictions(
             )
     rows: list[dict[str, object]] = []
     for number in free_blocks:
-        for time_stamps in TIME_STAMPS:
-            for policy, make in makers.items():
-                one = time_stamps == "one"
-                pool = _Pool(policy, make, number, block_size, one_time_stamp=one)
-                if found := _measure(pool, repetitions):
-                    case = {"policy": policy, "time_stamps": time_stamps, "num_free_blocks": number}
-                    rows.append(case | found | provenance())
-                on_turn()
+        pools = [
+            _Pool(policy, make, number, block_size, time_stamps)
+            for time_stamps in TIME_STAMPS
+            for policy, make in makers.items()
+        ]
+        with quiet_collector():
+            for _ in range(ROUNDS):
+                for pool in pools:
+                    pool.take_turn(repetitions)
+                    on_turn()
+        rows += [pool.row() | provenance() for pool in pools if pool.evicts]
     if not rows:
         raise UsageError(
             f"--free-blocks found no evictions: {', '.join(makers)} caches nothing, or does not "
@@ -99,29 +106,54 @@ def measure_evictions(
 
 
 class _Pool:
-    """A pool whose blocks are all free and cached."""
+    """A pool whose blocks are all free and cached, and what was seen of it.
+
+    Attributes
+    ----------
+    evicts
+        Whether its policy evicts, and counts that.
+    rounds
+        Times to take eight blocks, ns.
+    """
 
     def __init__(
-        self,
-        policy: str,
-        make: MakeAllocator,
-        num_blocks: int,
-        block_size: int,
-        *,
-        one_time_stamp: bool,
+        self, policy: str, make: MakeAllocator, num_blocks: int, block_size: int, time_stamps: str
     ) -> None:
-        self.policy = policy
+        self.policy, self.num_blocks, self.block_size = policy, num_blocks, block_size
+        self.time_stamps = time_stamps
         self.now_ns = 0
-        self.block_size = block_size
         self.allocator = make(
             num_blocks=num_blocks, block_size=block_size, clock=lambda: self.now_ns
         )
-        self.counts: OperationCounts = getattr(self.allocator, "counts", None) or OperationCounts()
-        self._one_time_stamp = one_time_stamp
+        self.rounds: list[list[int]] = []
         self._next_token = 0
         blocks_per_request = max(1, REQUEST_TOKENS // block_size)
         for start in range(0, num_blocks, blocks_per_request):
             self.serve(unwatched, min(blocks_per_request, num_blocks - start))
+        tally = Tally(getattr(self.allocator, "counts", None) or OperationCounts())
+        self.serve(tally, NUM_EVICTED)
+        self.counted = dict(zip(COUNTS, tally.totals["allocate"], strict=True))
+        self.evicts = self.counted["evictions"] > 0
+
+    def take_turn(self, repetitions: int) -> None:
+        """Take blocks and give them back, timed."""
+        stopwatch = Stopwatch()
+        for _ in range(repetitions):
+            self.serve(stopwatch, NUM_EVICTED)
+        self.rounds.append(stopwatch.samples["allocate"])
+
+    def row(self) -> dict[str, object]:
+        """Give its row of the table."""
+        times = np.array(self.rounds) / NUM_EVICTED
+        return {
+            "policy": self.policy,
+            "time_stamps": self.time_stamps,
+            "num_free_blocks": self.num_blocks,
+            "num_samples": times.size,
+            "p50_ns": float(np.median(times, axis=1).min()),
+            "min_ns": float(times.min()),
+            **{f"count_{name}": value / NUM_EVICTED for name, value in self.counted.items()},
+        }
 
     def serve(self, watch: Watch, num_blocks: int) -> None:
         """Serve a request of so many blocks that hits nothing."""
@@ -130,7 +162,7 @@ class _Pool:
         self._next_token += num_tokens
         request = Request(str(self._next_token), 0, Tokens(list(tokens)), num_tokens, 0)
         seq = Seq(request, list(tokens[self.block_size - 1 :: self.block_size]))
-        if not self._one_time_stamp:
+        if self.time_stamps != "one":
             self.now_ns += 1
         match = self.allocator.match_prefix(seq)
         if not watch("allocate", self.allocator.allocate, seq, match, num_tokens):
@@ -141,23 +173,3 @@ class _Pool:
         seq.num_computed_tokens = num_tokens
         self.allocator.cache_blocks(seq)
         self.allocator.free(seq)
-
-
-def _measure(pool: _Pool, repetitions: int) -> dict[str, object]:
-    """Measure one policy in one pool; nothing where it does not evict."""
-    with quiet_collector():
-        if pool.allocator.usage().cached == 0:
-            return {}
-        tally = Tally(pool.counts)
-        pool.serve(tally, NUM_EVICTED)
-        counted = dict(zip(COUNTS, tally.totals["allocate"], strict=True))
-        stopwatch = Stopwatch()
-        for _ in range(repetitions):
-            pool.serve(stopwatch, NUM_EVICTED)
-    times = np.array(stopwatch.samples["allocate"]) / NUM_EVICTED
-    return {
-        "num_samples": len(times),
-        "p50_ns": float(np.median(times)),
-        "min_ns": float(np.min(times)),
-        **{f"count_{name}": value / NUM_EVICTED for name, value in counted.items()},
-    }

@@ -37,7 +37,7 @@ _COUNTS = {
 }
 """What is counted: columns; label and colour, bottom first."""
 
-_TALL = 3.0
+_TALL = 2.0
 """A policy whose bars are so many times higher than all others' is cut off."""
 
 
