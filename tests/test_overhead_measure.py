@@ -345,6 +345,7 @@ def test_overhead_compares(prefixsim):
         (["--hit-rates", "nan"], "--hit-rates nan is outside [0, 1)"),
         (["--hit-rates", ""], "--hit-rates '' must be a number or a comma list of them"),
         (["--repetitions", "0"], "--repetitions 0 must be at least 1"),
+        (["--free-blocks", "1000", "--fit", "x"], "--fit and --compare need the times of whole"),
         (["--free-blocks", "9"], "--free-blocks 9 must be at least 1,000"),
         (["--free-blocks", "1000"], "--free-blocks found no evictions: none caches nothing"),
         (["--from", "nowhere.csv"], "--from nowhere.csv cannot be read"),

@@ -50,7 +50,8 @@ def command(  # noqa: PLR0917 - the command line passes them by name
         typer.Option(
             "--free-blocks",
             metavar="INTEGER,...",
-            help="Time one eviction instead, in pools of so many free blocks.",
+            help="Time one eviction instead, in pools of so many free blocks of the first block "
+            "size.",
         ),
     ] = None,
     output: Annotated[
@@ -106,15 +107,13 @@ def command(  # noqa: PLR0917 - the command line passes them by name
         _refuse_with("--from reads a table and measures nothing", output=output, free=free_blocks)
         measured = _read(source)
     elif free_blocks is not None:
+        _refuse_of_evictions(fit, compare=compare)
         measured = _measure_evictions(policy, free_blocks, block_sizes)
     else:
         measured = _measure(policy, block_sizes, prompt_tokens, hit_rates, repetitions)
     evictions = "time_stamps" in measured
-    if evictions and (fit is not None or compare):
-        raise UsageError(
-            "--fit and --compare need the times of whole requests, not those of evictions; leave "
-            "--free-blocks out."
-        )
+    if evictions:
+        _refuse_of_evictions(fit, compare=compare)
     if output is not None:
         from sim.overhead.table import write_table  # noqa: PLC0415
 
@@ -138,6 +137,14 @@ def _refuse_with(reason: str, *, output: Path | None, free: str | None) -> None:
     for option, value in (("--output", output), ("--free-blocks", free)):
         if value is not None:
             raise UsageError(f"{reason}; leave {option} out.")
+
+
+def _refuse_of_evictions(fit: Path | None, *, compare: bool) -> None:
+    if fit is not None or compare:
+        raise UsageError(
+            "--fit and --compare need the times of whole requests, not those of evictions; leave "
+            "--free-blocks out."
+        )
 
 
 def _read(source: Path) -> pd.DataFrame:
