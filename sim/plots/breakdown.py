@@ -15,7 +15,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
 
-from sim.plots.style import GREY, RC, WIDTH, finish, log_axis, nth_style, save
+from sim.plots.axes import log_axis
+from sim.plots.style import GREY, RC, WIDTH, finish, nth_style, save
 
 _TIMES = {
     "hash": ("hash token ids", "#999999"),
