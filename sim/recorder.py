@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sim.scheduler import Step
 from sim.types import BlockUsage, Request, Sequence
@@ -40,6 +44,52 @@ class StepRecord:
     num_waiting: int
     num_used_blocks: int
     num_cached_blocks: int
+
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestColumns:
+    """The records of all requests column by column, in order of arrival; see `RequestRecord`.
+
+    Every array has the shape ``(requests,)``.
+    """
+
+    request_id: list[str]
+    rejection: list[str]
+    num_prompt_tokens: Ints
+    num_output_tokens: Ints
+    num_cached_tokens: Ints
+    num_preemptions: Ints
+    arrival_ns: Ints
+    admitted_ns: Ints
+    first_token_ns: Ints
+    finished_ns: Ints
+
+
+STEP_COLUMNS = tuple(field.name for field in fields(StepRecord))
+"""Columns of a step, in the order in which rows of numbers hold them."""
+
+
+class Recorded(Protocol):
+    """What a run leaves behind, whoever recorded it: sums, and columns of requests and steps."""
+
+    num_steps: int
+    num_preemptions: int
+    num_block_queries: int
+    num_block_hits: int
+    end_ns: int
+    gpu_ns: int
+    overhead_ns: int
+
+    def request_columns(self) -> RequestColumns:
+        """Lay out what happened to each request."""
+        ...
+
+    def step_columns(self) -> dict[str, Ints]:
+        """Lay out the steps by `STEP_COLUMNS`, each of shape ``(steps,)``; none if not kept."""
+        ...
 
 
 class Recorder:
@@ -134,6 +184,34 @@ class Recorder:
                 blocks.cached,
             )
         )
+
+    def request_columns(self) -> RequestColumns:
+        """Lay out what happened to each request."""
+        records = self.requests
+
+        def column(name: str) -> Ints:
+            return np.array([getattr(record, name) for record in records], dtype=np.int64)
+
+        requests = [record.request for record in records]
+        return RequestColumns(
+            request_id=[request.request_id for request in requests],
+            rejection=[record.rejection for record in records],
+            num_prompt_tokens=np.array([r.num_prompt_tokens for r in requests], dtype=np.int64),
+            num_output_tokens=np.array([r.num_output_tokens for r in requests], dtype=np.int64),
+            num_cached_tokens=column("num_cached_tokens"),
+            num_preemptions=column("num_preemptions"),
+            arrival_ns=column("arrival_ns"),
+            admitted_ns=column("admitted_ns"),
+            first_token_ns=column("first_token_ns"),
+            finished_ns=column("finished_ns"),
+        )
+
+    def step_columns(self) -> dict[str, Ints]:
+        """Lay out the steps by `STEP_COLUMNS`; none if they were not kept."""
+        return {
+            name: np.array([getattr(step, name) for step in self.steps], dtype=np.int64)
+            for name in STEP_COLUMNS
+        }
 
     def _done(self) -> None:
         self._num_done += 1

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sim.columns import Table, columns_of
-from sim.recorder import UNKNOWN, Recorder
+from sim.recorder import UNKNOWN, Recorded
 
 Times = NDArray[np.int64]
 
@@ -21,61 +21,52 @@ def make_frame(table: Table, data: dict[str, Any] | list[dict[str, Any]]) -> pd.
     return frame.astype({column.name: column.dtype for column in columns})
 
 
-def request_table(recorder: Recorder, run_id: str) -> pd.DataFrame:
+def request_table(recorder: Recorded, run_id: str) -> pd.DataFrame:
     """Lay out one row per request, in order of arrival."""
-    records = recorder.requests
-    arrival, admitted, first_token, finished = (
-        np.array([getattr(r, f"{event}_ns") for r in records], dtype=np.int64)
-        for event in ("arrival", "admitted", "first_token", "finished")
-    )
-    num_output_tokens = np.array([r.request.num_output_tokens for r in records], dtype=np.int64)
+    columns = recorder.request_columns()
+    arrival, first_token = columns.arrival_ns, columns.first_token_ns
+    num_output_tokens = columns.num_output_tokens
     later_tokens = np.where(num_output_tokens > 1, num_output_tokens - 1, np.nan)
     return make_frame(
         "requests",
         {
             "run_id": run_id,
-            "request_id": [r.request.request_id for r in records],
-            "status": ["rejected" if r.rejection else "finished" for r in records],
-            "rejection": [r.rejection for r in records],
-            "num_prompt_tokens": [r.request.num_prompt_tokens for r in records],
+            "request_id": columns.request_id,
+            "status": ["rejected" if reason else "finished" for reason in columns.rejection],
+            "rejection": columns.rejection,
+            "num_prompt_tokens": columns.num_prompt_tokens,
             "num_output_tokens": num_output_tokens,
-            "num_cached_tokens": [r.num_cached_tokens for r in records],
-            "num_preemptions": [r.num_preemptions for r in records],
+            "num_cached_tokens": columns.num_cached_tokens,
+            "num_preemptions": columns.num_preemptions,
             "arrival_s": arrival / 1e9,
-            "admitted_s": _seconds(admitted),
+            "admitted_s": _seconds(columns.admitted_ns),
             "first_token_s": _seconds(first_token),
-            "finished_s": _seconds(finished),
-            "queue_ms": _elapsed(arrival, admitted) / 1e6,
+            "finished_s": _seconds(columns.finished_ns),
+            "queue_ms": _elapsed(arrival, columns.admitted_ns) / 1e6,
             "ttft_ms": _elapsed(arrival, first_token) / 1e6,
-            "tpot_ms": _elapsed(first_token, finished) / later_tokens / 1e6,
-            "e2e_s": _elapsed(arrival, finished) / 1e9,
+            "tpot_ms": _elapsed(first_token, columns.finished_ns) / later_tokens / 1e6,
+            "e2e_s": _elapsed(arrival, columns.finished_ns) / 1e9,
         },
     )
 
 
-def step_table(recorder: Recorder, run_id: str) -> pd.DataFrame:
+def step_table(recorder: Recorded, run_id: str) -> pd.DataFrame:
     """Lay out one row per step, empty where steps were not kept."""
-    steps = recorder.steps
+    columns = recorder.step_columns()
+    start, duration = columns.pop("start_ns"), columns.pop("duration_ns")
     return make_frame(
         "steps",
         {
-            "run_id": [run_id] * len(steps),
-            "start_s": [s.start_ns / 1e9 for s in steps],
-            "duration_ms": [s.duration_ns / 1e6 for s in steps],
-            "num_scheduled_seqs": [s.num_scheduled_seqs for s in steps],
-            "num_new_tokens": [s.num_new_tokens for s in steps],
-            "num_admitted": [s.num_admitted for s in steps],
-            "num_preempted": [s.num_preempted for s in steps],
-            "num_running": [s.num_running for s in steps],
-            "num_waiting": [s.num_waiting for s in steps],
-            "num_used_blocks": [s.num_used_blocks for s in steps],
-            "num_cached_blocks": [s.num_cached_blocks for s in steps],
+            "run_id": [run_id] * len(start),
+            "start_s": start / 1e9,
+            "duration_ms": duration / 1e6,
+            **columns,
         },
     )
 
 
 def summarize(
-    recorder: Recorder, requests: pd.DataFrame, block_size: int, *, has_prefix_info: bool
+    recorder: Recorded, requests: pd.DataFrame, block_size: int, *, has_prefix_info: bool
 ) -> dict[str, Any]:
     """Measure a run by the field's usual numbers; rejected requests count for none of them.
 
