@@ -68,8 +68,10 @@ class StepCost:
         per_context_token = self.ns_per_context_token
         if num_new_tokens > num_sequences:
             per_context_token += self.ns_per_prefill_context_token
+        compute_ns = self.ns_per_new_token * num_new_tokens
+        # A root and products round alike everywhere, which hypot() of libraries does not.
         ns = (
-            math.hypot(self.min_ns, self.ns_per_new_token * num_new_tokens)
+            math.sqrt(self.min_ns * self.min_ns + compute_ns * compute_ns)
             + self.ns_per_pair * batch.num_attended_pairs
             + per_context_token * batch.num_context_tokens
             + self.ns_per_sequence * num_sequences
