@@ -14,6 +14,9 @@ A file of this folder that does not begin with an underscore is a policy; it nam
 ``recomputes_last_block``
     Whether a prompt that is cached whole has its last block computed again (as by default), or its
     last token only: what a cache that never evicts would hit depends on it.
+``pool_rules``
+    Rules by which the fast engine can stand in for the policy, where there are such. They hold for
+    the class that names them, not for those that inherit from it.
 
 An allocator counts what it does in ``counts``, a `sim.types.OperationCounts`; its lookups are not
 counted, since they change nothing. What a loop does is counted once, after it.

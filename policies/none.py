@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, ClassVar
 
 from sim.errors import UsageError
-from sim.types import NO_MATCH, BlockUsage, Clock, OperationCounts, PrefixMatch, Sequence
+from sim.types import NO_MATCH, BlockUsage, Clock, OperationCounts, PoolRules, PrefixMatch, Sequence
 
 
 class NoCaching:
@@ -28,6 +28,7 @@ class NoCaching:
     variants: ClassVar[tuple[str, ...]] = ()
     num_reserved_blocks: ClassVar[int] = 1
     first_block_id: ClassVar[int] = 1
+    pool_rules: ClassVar[PoolRules] = PoolRules(caches=False)
 
     def __init__(
         self, num_blocks: int, block_size: int, clock: Clock, *, engine: str = "v1-0.8.5"

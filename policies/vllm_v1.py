@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 from policies._free_queue import POINTERS_PER_MOVE, Block, FreeQueue
-from sim.types import BlockUsage, Clock, OperationCounts, PrefixMatch, Sequence
+from sim.types import BlockUsage, Clock, OperationCounts, PoolRules, PrefixMatch, Sequence
 
 
 class VllmV1:
@@ -43,6 +43,7 @@ class VllmV1:
         "vllm-0.8.5-v1-scheduler",
     )
     num_reserved_blocks: ClassVar[int] = 1
+    pool_rules: ClassVar[PoolRules] = PoolRules(caches=True)
 
     def __init__(
         self,

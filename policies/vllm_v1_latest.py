@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from policies._free_queue import Block
 from policies.vllm_v1 import VllmV1
+from sim.types import PoolRules
 
 
 class VllmV1Latest(VllmV1):
@@ -24,6 +25,7 @@ class VllmV1Latest(VllmV1):
         "own": "own-vllm_v1_latest",
     }
     variants: ClassVar[tuple[str, ...]] = ("v1-0.33",)
+    pool_rules: ClassVar[PoolRules] = PoolRules(caches=True, reuses_keyless_first=True)
 
     def _release(self, blocks: Iterable[Block]) -> None:
         for block in blocks:

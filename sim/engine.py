@@ -19,7 +19,78 @@ Reuse = Literal["prefill", "all"]
 OnStep = Callable[[int, Step, Scheduler], None]
 
 
-class Engine:
+class EventLoop:
+    """Simulated time and the arrivals in it; what an engine does between them is its own.
+
+    Parameters
+    ----------
+    closed_loop
+        Send a turn of a session only when the turn before it has ended; see `Engine`.
+    """
+
+    def __init__(self, *, closed_loop: bool) -> None:
+        self._env = simpy.Environment()
+        self._closed_loop = closed_loop
+        self._next_turn: dict[str, Request] = {}
+        self._wake_up: simpy.Event | None = None
+
+    def now(self) -> int:
+        """Read the simulated time, ns."""
+        return int(self._env.now)
+
+    def _link_turns(self, requests: Iterable[Request]) -> list[Request]:
+        """Hold back every turn but the first of each session."""
+        first_turns = []
+        last_turn: dict[str, Request] = {}
+        for request in requests:
+            before = last_turn.get(request.session_id) if request.session_id is not None else None
+            if before is None:
+                first_turns.append(request)
+            else:
+                self._next_turn[before.request_id] = request
+            if request.session_id is not None:
+                last_turn[request.session_id] = request
+        return first_turns
+
+    def _arrivals(self, requests: Iterable[Request]) -> Process:
+        for request in requests:
+            delay_ns = request.arrival_ns - self.now()
+            if delay_ns > 0:
+                yield self._env.timeout(delay_ns)
+            self._receive(request)
+
+    def _follow(self, turn: Request, delay_ns: int) -> Process:
+        if delay_ns > 0:
+            yield self._env.timeout(delay_ns)
+        self._receive(turn)
+
+    def _receive(self, request: Request) -> None:
+        """Take a request that arrives now."""
+        raise NotImplementedError
+
+    def _sleep(self) -> simpy.Event:
+        """Make the event that `_wake` lets happen."""
+        self._wake_up = self._env.event()
+        return self._wake_up
+
+    def _wake(self) -> None:
+        if self._wake_up is not None:
+            self._wake_up.succeed()
+            self._wake_up = None
+
+    def _ended(self, request: Request) -> None:
+        """Let the turn that follows come."""
+        turn = self._next_turn.pop(request.request_id, None)
+        if turn is None:
+            return
+        if turn.think_ns is not None:
+            delay_ns = turn.think_ns
+        else:
+            delay_ns = max(0, turn.arrival_ns - self.now())
+        self._env.process(self._follow(turn, delay_ns))
+
+
+class Engine(EventLoop):
     """One engine instance with its own block pool, fed by an arrival process.
 
     Time is simulated, in integer nanoseconds. A request that arrives no later than a step begins
@@ -69,23 +140,16 @@ class Engine:
         cascade: float = 0.0,
         on_step: OnStep | None = None,
     ) -> None:
-        self._env = simpy.Environment()
+        super().__init__(closed_loop=closed_loop)
         self.allocator = make_allocator(self.now)
         self.scheduler = Scheduler(config, self.allocator)
         self._cost = cost
         self._recorder = recorder
         self._reuse = reuse
-        self._closed_loop = closed_loop
         self._overhead = overhead
         self._overlap = overlap
         self._cascade = cascade
         self._on_step = on_step
-        self._next_turn: dict[str, Request] = {}
-        self._wake_up: simpy.Event | None = None
-
-    def now(self) -> int:
-        """Read the simulated time, ns."""
-        return int(self._env.now)
 
     def run(self, requests: Iterable[Request]) -> None:
         """Serve ``requests``, which come in order of arrival, to the last one."""
@@ -94,32 +158,6 @@ class Engine:
         self._env.process(self._arrivals(requests))
         self._env.process(self._steps())
         self._env.run()
-
-    def _link_turns(self, requests: Iterable[Request]) -> list[Request]:
-        """Hold back every turn but the first of each session."""
-        first_turns = []
-        last_turn: dict[str, Request] = {}
-        for request in requests:
-            before = last_turn.get(request.session_id) if request.session_id is not None else None
-            if before is None:
-                first_turns.append(request)
-            else:
-                self._next_turn[before.request_id] = request
-            if request.session_id is not None:
-                last_turn[request.session_id] = request
-        return first_turns
-
-    def _arrivals(self, requests: Iterable[Request]) -> Process:
-        for request in requests:
-            delay_ns = request.arrival_ns - self.now()
-            if delay_ns > 0:
-                yield self._env.timeout(delay_ns)
-            self._receive(request)
-
-    def _follow(self, turn: Request, delay_ns: int) -> Process:
-        if delay_ns > 0:
-            yield self._env.timeout(delay_ns)
-        self._receive(turn)
 
     def _receive(self, request: Request) -> None:
         self._recorder.arrived(request, self.now())
@@ -132,9 +170,7 @@ class Engine:
             self._ended(request)
             return
         self.scheduler.add(Sequence(request, self._block_keys(request)))
-        if self._wake_up is not None:
-            self._wake_up.succeed()
-            self._wake_up = None
+        self._wake()
 
     def _block_keys(self, request: Request) -> list[int]:
         block_size = self.allocator.block_size
@@ -148,8 +184,7 @@ class Engine:
         recorder = self._recorder
         while True:
             while not scheduler.has_work():
-                self._wake_up = self._env.event()
-                yield self._wake_up
+                yield self._sleep()
             # Arrivals due at this very moment are queued already: let them go first.
             if self._env.peek() <= self._env.now:
                 yield self._env.timeout(0)
@@ -187,13 +222,3 @@ class Engine:
         num_tokens = num_blocks * self.allocator.block_size
         if num_tokens >= _MIN_COMMON_TOKENS:
             step.batch.num_context_tokens -= int(self._cascade * (num_seqs - 1) * num_tokens)
-
-    def _ended(self, request: Request) -> None:
-        turn = self._next_turn.pop(request.request_id, None)
-        if turn is None:
-            return
-        if turn.think_ns is not None:
-            delay_ns = turn.think_ns
-        else:
-            delay_ns = max(0, turn.arrival_ns - self.now())
-        self._env.process(self._follow(turn, delay_ns))

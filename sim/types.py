@@ -206,6 +206,25 @@ class Allocator(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """Rules of a block pool that the fast engine has compiled.
+
+    A policy whose results follow from them alone may say so in a class attribute ``pool_rules``;
+    it is simulated fast then. They are those of vLLM V1's pool with two switches.
+
+    Attributes
+    ----------
+    caches
+        Whether full blocks can be hit at all.
+    reuses_keyless_first
+        Whether a freed block that nothing can hit is reused before all others.
+    """
+
+    caches: bool
+    reuses_keyless_first: bool = False
+
+
 @runtime_checkable
 class Inspectable(Protocol):
     """An allocator that can show its whole state, for `verify` and drawings."""
