@@ -83,6 +83,13 @@ class RunConfig:
     long_prefill_token_threshold: int = _setting(
         0, "Engine", "Tokens of one sequence that a step computes at most; 0: no limit.", minimum=0
     )
+    engine: str = _setting(
+        "auto",
+        "Engine",
+        "Code that simulates: 'plain', 'fast' (compiled; the same results, for policies that have "
+        "it) or 'auto': whichever is quicker.",
+        choices=("auto", "plain", "fast"),
+    )
     model: str = _setting("llama-3-8b", "Cost", "Model of the cost preset.")
     gpu: str = _setting("h100", "Cost", "GPU of the cost preset.")
     cost: str | None = _setting(
@@ -139,12 +146,14 @@ class RunConfig:
             object.__setattr__(self, name, _normalize_args(name, getattr(self, name)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, arguments as mappings."""
-        return {
+        """Plain data, arguments as mappings; without ``engine``, which decides no result."""
+        data = {
             **asdict(self),
             "workload_args": dict(self.workload_args),
             "policy_args": dict(self.policy_args),
         }
+        del data["engine"]
+        return data
 
 
 def settings() -> tuple[Field[Any], ...]:

@@ -19,12 +19,13 @@ from sim.checked import Checked
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import Engine
+from sim.engines import Choice
 from sim.errors import UsageError
 from sim.identity import digests, run_id_of
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
-from sim.recorder import Recorder
+from sim.recorder import Recorded, Recorder
 from sim.results import request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.types import Allocator, Clock, CostModel, Request
@@ -113,9 +114,9 @@ def _load_workload(
     )
 
 
-def _ceiling(config: RunConfig, workload: Workload, recorder: Recorder) -> float:
+def _ceiling(config: RunConfig, workload: Workload, recorder: Recorded) -> float:
     """Compute what the policy's rules would hit of the served requests if nothing were evicted."""
-    served = [record.request for record in recorder.requests if not record.rejection]
+    served = recorder.served()
     if not served or not workload.has_prefix_info:
         return float("nan")
     # In a closed loop, requests come in another order than the workload has them.
@@ -197,12 +198,14 @@ def check(config: RunConfig) -> None:
     Raises
     ------
     UsageError
-        Unknown policy, option, preset or workload, or a cost file that cannot be used.
+        Unknown policy, option, preset or workload, a cost file that cannot be used, or an engine
+        that cannot do it.
     """
     policy = policies.load(config.policy)
     policies.convert_args(config.policy, policy, dict(config.policy_args))
-    cost_of(config)
-    overhead_of(config)
+    cost, _ = cost_of(config)
+    overhead, _ = overhead_of(config)
+    Choice(config, cost, overhead).check()
     if config.workload not in GENERATORS and not Path(config.workload).exists():
         raise UsageError(
             f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "
@@ -292,11 +295,22 @@ def run(
     workload = load_workload(config)
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
-    recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
-    engine = build_engine(config, num_blocks, recorder, wrap=lambda a, _: Timed(a) if timed else a)
+    cost, cost_name = cost_of(config)
+    overhead, overhead_name = overhead_of(config)
+    choice = Choice(config, cost, overhead, timed=timed)
     if on_start is not None:
         on_start(len(requests))
-    engine.run(requests)
+    recorder: Recorded
+    timing = None
+    if choice.takes_fast(requests):
+        recorder = choice.run_fast(requests, num_blocks, keep_steps=keep_steps, on_done=on_done)
+    else:
+        recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
+        engine = build_engine(
+            config, num_blocks, recorder, wrap=lambda a, _: Timed(a) if timed else a
+        )
+        engine.run(requests)
+        timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
     run_id = run_id_of(config)
     table = request_table(recorder, run_id)
     digest = digests(config)
@@ -337,7 +351,7 @@ def run(
         step_table(recorder, run_id),
         (*workload.warnings, *_doubts(config, workload, summary)),
         workload.notes,
-        engine.allocator.table() if isinstance(engine.allocator, Timed) else None,
+        timing,
     )
 
 

@@ -83,6 +83,10 @@ class Recorded(Protocol):
     gpu_ns: int
     overhead_ns: int
 
+    def served(self) -> list[Request]:
+        """List the requests that were not rejected, in order of arrival."""
+        ...
+
     def request_columns(self) -> RequestColumns:
         """Lay out what happened to each request."""
         ...
@@ -184,6 +188,10 @@ class Recorder:
                 blocks.cached,
             )
         )
+
+    def served(self) -> list[Request]:
+        """List the requests that were not rejected, in order of arrival."""
+        return [record.request for record in self.requests if not record.rejection]
 
     def request_columns(self) -> RequestColumns:
         """Lay out what happened to each request."""

@@ -49,7 +49,7 @@ def test_an_option_of_one_policy_is_left_out_for_the_others():
         ("polcy = 1", "'polcy' is not a setting; known are workload"),
         ("policy = []", "'policy' is an empty list"),
         ("policy = [", "is not TOML"),
-        ("[engine]\nblock_size = 1", "'engine' is not a setting"),
+        ("[limits]\nblock_size = 1", "'limits' is not a setting"),
     ],
 )
 def test_a_bad_grid_is_refused_in_one_sentence(tmp_path, text, sentence):

@@ -35,6 +35,7 @@ class FastRecord:
         self.gpu_ns = 0
         self.overhead_ns = 0
         self._rows: list[Ints] = []
+        self._served: list[Request] = []
         self._requests = RequestColumns([], [], *(np.zeros(0, dtype=np.int64) for _ in range(8)))
 
     def take_steps(self, state: State) -> None:
@@ -65,6 +66,7 @@ class FastRecord:
             setattr(self, name, int(engine[name]))
         seqs = state.seqs[order]
         indices = order.tolist()
+        self._served = [requests[index] for index in indices if not rejections[index]]
         self._requests = RequestColumns(
             request_id=[requests[index].request_id for index in indices],
             rejection=[rejections[index] for index in indices],
@@ -77,6 +79,10 @@ class FastRecord:
             first_token_ns=seqs["first_token_ns"].copy(),
             finished_ns=seqs["finished_ns"].copy(),
         )
+
+    def served(self) -> list[Request]:
+        """List the requests that were not rejected, in order of arrival."""
+        return self._served
 
     def request_columns(self) -> RequestColumns:
         """Lay out what happened to each request."""
