@@ -295,9 +295,7 @@ def run(
     workload = load_workload(config)
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
-    cost, cost_name = cost_of(config)
-    overhead, overhead_name = overhead_of(config)
-    choice = Choice(config, cost, overhead, timed=timed)
+    choice = Choice(config, cost_of(config)[0], overhead_of(config)[0], timed=timed)
     if on_start is not None:
         on_start(len(requests))
     recorder: Recorded

@@ -17,6 +17,20 @@ from sim.verify import verify
 
 GOLDENS = SHARED / "goldens"
 
+
+@pytest.mark.parametrize("log", [V1_LOG, SCHEDULER_LOG, ENGINE_LOG], ids=lambda path: path.stem)
+def test_the_fast_engine_is_really_asked(log, tmp_path):
+    lines = lines_of(log)
+    # Another pool or token budget than recorded: both engines go astray, and in the same way.
+    lines[0]["num_blocks"] -= 3
+    lines[0]["max_num_batched_tokens"] = 7
+    path = write(tmp_path / "log.jsonl", lines)
+    plain, fast = (verify([path], traces=TRACE.parent, fast=fast) for fast in (False, True))
+    assert fast.num_diverging == 1
+    assert fast.divergences == plain.divergences
+    assert fast.num_without_fast == 0
+
+
 # Agreement
 
 
@@ -24,8 +38,11 @@ GOLDENS = SHARED / "goldens"
 @pytest.mark.parametrize(
     ("folder", "num_files"), [("allocator", 100), ("scheduler", 32)], ids=["allocator", "scheduler"]
 )
-def test_vllms_block_managers_and_scheduler_agree(folder, num_files):
-    outcome = verify([GOLDENS / folder])
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "fast"])
+def test_vllms_block_managers_and_scheduler_agree(folder, num_files, fast):
+    outcome = verify([GOLDENS / folder], fast=fast)
+    # V0 has no compiled form.
+    assert outcome.num_without_fast == (50 if fast and folder == "allocator" else 0)
     assert outcome.errors == []
     assert [str(divergence) for divergence in outcome.divergences] == []
     assert (outcome.num_files, outcome.num_agreeing) == (num_files, num_files)
@@ -36,8 +53,9 @@ def test_vllms_block_managers_and_scheduler_agree(folder, num_files):
     "name",
     ["conversation-b16", "conversation-b512-longprefill", "conversation-nocache", "synthetic-b64"],
 )
-def test_vllms_engine_agrees(name):
-    outcome = verify([GOLDENS / "engine" / f"{name}.jsonl"], traces=SHARED / "traces")
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "fast"])
+def test_vllms_engine_agrees(name, fast):
+    outcome = verify([GOLDENS / "engine" / f"{name}.jsonl"], traces=SHARED / "traces", fast=fast)
     assert outcome.errors == []
     assert [str(divergence) for divergence in outcome.divergences] == []
     assert outcome.num_agreeing == 1
@@ -48,8 +66,9 @@ def test_no_engine_log_is_left_out():
     assert len(list((GOLDENS / "engine").glob("*.jsonl"))) == 4
 
 
-def test_the_fixtures_agree():
-    outcome = verify([LOGS])
+@pytest.mark.parametrize("fast", [False, True], ids=["plain", "fast"])
+def test_the_fixtures_agree(fast):
+    outcome = verify([LOGS], fast=fast)
     assert outcome.errors == []
     assert [str(divergence) for divergence in outcome.divergences] == []
     assert (outcome.num_files, outcome.num_agreeing) == (6, 6)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sim.cli.output import complain, print_json
+from sim.cli.output import complain, note, print_json
+from sim.errors import UsageError
 
 SHOWN_PER_FILE = 20
 """Once a replay has left the record, most later lines differ too."""
@@ -31,6 +32,14 @@ def command(
         Path | None,
         typer.Option("--traces", metavar="DIR", help="Folder of the traces that logs name."),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="plain|fast",
+            help="Replay with the plain code, or with the compiled form of policies that have one.",
+        ),
+    ] = "plain",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the outcome as one JSON object.")
     ] = False,
@@ -42,6 +51,9 @@ def command(
     """
     from sim.verify import Divergence, verify  # noqa: PLC0415 - keeps --help quick
 
+    if engine not in ("plain", "fast"):
+        raise UsageError(f"--engine {engine!r} must be one of plain, fast.")
+
     def on_file(path: Path, divergences: list[Divergence]) -> None:
         if as_json:
             return
@@ -51,7 +63,7 @@ def command(
             num_more = len(divergences) - SHOWN_PER_FILE
             sys.stdout.write(f"{path}: {num_more} more; --json lists them all\n")
 
-    outcome = verify(paths, policy=policy, traces=traces, on_file=on_file)
+    outcome = verify(paths, policy=policy, traces=traces, fast=engine == "fast", on_file=on_file)
     for error in outcome.errors:
         complain(error)
     if as_json:
@@ -62,6 +74,11 @@ def command(
             f"verified {outcome.num_files} files: {outcome.num_agreeing} agree, "
             f"{outcome.num_diverging} diverge{unread}\n"
         )
+        if outcome.num_without_fast:
+            note(
+                f"{outcome.num_without_fast} of them were replayed plain: their policies have no "
+                "compiled form."
+            )
     if outcome.errors:
         raise typer.Exit(2)
     if outcome.num_diverging:

@@ -21,7 +21,7 @@ from llvmlite import binding
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_SOURCES = ("compiling", "kernel", "pool", "price", "state", "step")
+_SOURCES = ("allocator", "compiling", "kernel", "pool", "price", "state", "step")
 """Modules that compiled code is made from."""
 
 _DONE = "compiled"

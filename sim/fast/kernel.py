@@ -38,11 +38,11 @@ def _step(rules: Rules, state: State) -> bool:
     forward_ns = gpu_ns(rules, step) if step.num_scheduled else 0
     overhead_ns = work_ns(rules, step) if rules.has_overhead else 0
     duration_ns = max(forward_ns, overhead_ns) if rules.overlap else forward_ns + overhead_ns
-    end_ns = engine.now_ns + duration_ns
-    if min(forward_ns, overhead_ns) == TOO_LONG or end_ns < engine.now_ns:
+    if min(forward_ns, overhead_ns) == TOO_LONG or duration_ns > FOREVER - engine.now_ns:
         return False
     engine.start_ns = engine.now_ns
-    engine.now_ns = engine.end_ns = end_ns
+    engine.end_ns = engine.now_ns + duration_ns
+    engine.now_ns = engine.end_ns
     engine.gpu_ns += forward_ns
     engine.overhead_ns += overhead_ns
     engine.num_steps += 1

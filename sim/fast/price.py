@@ -16,7 +16,7 @@ from sim.fast.state import Record, Rules, State
 TOO_LONG = -1
 """Stands for a time that 64 bits do not hold."""
 
-_MAX_NS = 2.0**62
+_MAX_NS = 2.0**61
 
 
 @compiled

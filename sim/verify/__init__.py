@@ -11,6 +11,7 @@ from pathlib import Path
 
 import policies
 from sim.errors import UsageError
+from sim.fast.support import pool_rules_of
 from sim.verify import allocator, engine, scheduler
 from sim.verify.fields import shown
 from sim.verify.log import Divergence, Log, read_log
@@ -26,12 +27,16 @@ class Verification:
     ----------
     divergences
         Every differing field, in order of file and line.
+    num_without_fast
+        Files that were replayed plain although fast was asked for: their policy has no compiled
+        form.
     errors
         Files that could not be replayed, one sentence each.
     """
 
     num_files: int = 0
     num_diverging: int = 0
+    num_without_fast: int = 0
     divergences: list[Divergence] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
@@ -56,6 +61,7 @@ def verify(
     *,
     policy: str | None = None,
     traces: Path | None = None,
+    fast: bool = False,
     on_file: Callable[[Path, list[Divergence]], None] | None = None,
 ) -> Verification:
     """Replay every log under ``paths``.
@@ -68,6 +74,8 @@ def verify(
         Policy to replay all of them with; by default the one that models the file's variant.
     traces
         Folder of the traces that engine logs name.
+    fast
+        Replay with the compiled form of each policy that has one.
     on_file
         Called after each file that could be replayed, with its divergences.
 
@@ -85,10 +93,14 @@ def verify(
     for path in list(_files(paths)):
         outcome.num_files += 1
         try:
-            divergences = list(_replay(read_log(path), policy, variants, known_traces))
+            log = read_log(path)
+            name, recorded = _policies_for(log, policy, variants)
+            takes_fast = fast and _has_compiled_form(log, name)
+            divergences = list(_replay(log, name, recorded, known_traces, fast=takes_fast))
         except UsageError as error:
             outcome.errors.append(str(error))
             continue
+        outcome.num_without_fast += fast and not takes_fast
         outcome.num_diverging += bool(divergences)
         outcome.divergences += divergences
         if on_file is not None:
@@ -115,9 +127,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _replay(
-    log: Log, policy: str | None, variants: dict[str, str], traces: engine.Traces
-) -> Iterator[Divergence]:
+def _policies_for(log: Log, policy: str | None, variants: dict[str, str]) -> tuple[str, str]:
+    """Return the policy to replay a log with, and the one that models what was recorded."""
     if policy is None and log.text("variant") not in variants:
         log.refuse(
             log.config_number,
@@ -126,11 +137,20 @@ def _replay(
         )
     # With a policy named, the variant may be anything or absent.
     recorded = variants.get(str(log.config.get("variant")), policy or "none")
-    name = policy or recorded
-    if not log.is_caching():
-        name = "none"
+    return (policy or recorded) if log.is_caching() else "none", recorded
+
+
+def _has_compiled_form(log: Log, policy: str) -> bool:
+    rules = pool_rules_of(policies.load(policy))
+    # Without caching there is a count of free blocks only, and an allocator log names them.
+    return rules is not None and (rules.caches or log.kind != "allocator")
+
+
+def _replay(
+    log: Log, policy: str, recorded: str, traces: engine.Traces, *, fast: bool
+) -> Iterator[Divergence]:
     if log.kind == "engine":
-        return engine.replay(log, name, traces)
+        return engine.replay(log, policy, traces, fast=fast)
     if log.kind == "scheduler":
-        return scheduler.replay(log, name)
-    return allocator.replay(log, name, recorded)
+        return scheduler.replay(log, policy, fast=fast)
+    return allocator.replay(log, policy, recorded, fast=fast)

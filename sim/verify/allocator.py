@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 import policies
 from sim.checked import Checked
-from sim.types import NO_MATCH, Allocator, Inspectable, Request, Sequence
+from sim.fast.support import pool_rules_of
+from sim.types import NO_MATCH, Allocator, Inspectable, PoolRules, Request, Sequence
 from sim.verify.fields import (
     ANYTHING,
     BLOCK_IDS,
@@ -60,7 +60,7 @@ EXPECTED = STATE | {field: kind for answer in ANSWERS.values() for field, kind i
 """Every field that ``expect`` may have, whether it must or not."""
 
 
-def replay(log: Log, policy: str, recorded: str) -> Iterator[Divergence]:
+def replay(log: Log, policy: str, recorded: str, *, fast: bool = False) -> Iterator[Divergence]:
     """Ask a policy what the log asked vLLM, and yield every difference in answer or state.
 
     Parameters
@@ -70,8 +70,10 @@ def replay(log: Log, policy: str, recorded: str) -> Iterator[Divergence]:
     recorded
         Name of the policy that models what was recorded: the state that it shows is what the log
         must state.
+    fast
+        Ask the compiled pool of the policy, which must have one.
     """
-    run = _Replay(log, policy)
+    run = _Replay(log, policy, fast)
     state = run.state()
     if recorded != policy:
         state = _state(policies.make(recorded, num_blocks=1, block_size=1, clock=lambda: 0))
@@ -145,14 +147,18 @@ def _state(allocator: Allocator) -> Line:
 class _Replay:
     """The allocator under test and the requests that are live in it."""
 
-    def __init__(self, log: Log, policy: str) -> None:
+    def __init__(self, log: Log, policy: str, fast: bool) -> None:
         self._log = log
         self._block_size = log.number("block_size", minimum=1)
         self._now_ns = 0
         self._tokens: dict[str, list[int]] = {}
         self._sequences: dict[str, Sequence] = {}
         self._interner = Interner()
-        self._allocator = make_allocator(log, policy, lambda: self._now_ns)
+        self._allocator = (
+            _compiled_pool(log, policy)
+            if fast
+            else make_allocator(log, policy, lambda: self._now_ns)
+        )
         self._operations: dict[str, Callable[[Line], Line]] = {
             "allocate": self._allocate,
             "append": self._append,
@@ -231,17 +237,39 @@ class _Replay:
 
 
 def make_allocator(log: Log, policy: str, clock: Callable[[], int]) -> Allocator:
-    """Make the policy's allocator with the pool of the log; a log counts physical blocks."""
-    policy_class: Any = policies.load(policy)
-    num_reserved_blocks = getattr(policy_class, "num_reserved_blocks", 0)
+    """Make the policy's allocator with the pool of the log."""
     # V0 was recorded without a watermark, which is not its default.
     watermark = log.setting("watermark", SHARE) if "watermark" in log.config else 0
-    takes_watermark = "watermark" in policies.options(policy_class)
+    takes_watermark = "watermark" in policies.options(policies.load(policy))
+    size = pool_size(log, policy)
     allocator = policies.make(
         policy,
-        num_blocks=log.num_blocks(num_reserved_blocks) - num_reserved_blocks,
-        block_size=log.number("block_size", minimum=1),
+        num_blocks=size["num_blocks"],
+        block_size=size["block_size"],
         clock=clock,
         args={"watermark": float(watermark)} if takes_watermark else {},
     )
     return Checked(allocator, policy) if ":" in policy else allocator
+
+
+def pool_size(log: Log, policy: str) -> dict[str, int]:
+    """Look up ``num_blocks`` and ``block_size`` for a policy; a log counts physical blocks."""
+    num_reserved_blocks = getattr(policies.load(policy), "num_reserved_blocks", 0)
+    return {
+        "num_blocks": log.num_blocks(num_reserved_blocks) - num_reserved_blocks,
+        "block_size": log.number("block_size", minimum=1),
+    }
+
+
+def rules_of(policy: str) -> PoolRules:
+    """Look up the rules of a policy that has a compiled form."""
+    rules = pool_rules_of(policies.load(policy))
+    assert rules is not None
+    return rules
+
+
+def _compiled_pool(log: Log, policy: str) -> Allocator:
+    # Compiled code takes half a second to load.
+    from sim.fast.allocator import CompiledPool  # noqa: PLC0415
+
+    return CompiledPool(rules_of(policy), **pool_size(log, policy))

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from sim.cost import LinearCost
 from sim.engine import Engine
-from sim.recorder import Recorder, RequestRecord
+from sim.fast.support import make_rules
+from sim.recorder import Recorded, Recorder, RequestColumns
 from sim.types import Request
-from sim.verify.allocator import make_allocator
+from sim.verify.allocator import make_allocator, pool_size, rules_of
 from sim.verify.fields import NUMBER, WHOLE, Kind, shown
 from sim.verify.log import Divergence, Line, Log
 from sim.verify.scheduler import scheduler_config
@@ -93,30 +96,28 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def replay(log: Log, policy: str, traces: Traces) -> Iterator[Divergence]:
-    """Run the slice and compare every request and the summary."""
+def replay(log: Log, policy: str, traces: Traces, *, fast: bool = False) -> Iterator[Divergence]:
+    """Run the slice and compare every request and the summary.
+
+    ``fast`` takes the fast engine, which the policy must have.
+    """
     _check(log)
     requests = traces.slice(log)
-    recorder = Recorder()
-    engine = Engine(
-        lambda clock: make_allocator(log, policy, clock),
-        scheduler_config(log),
-        LinearCost(
-            step_base_ns=log.number("step_base_ns"),
-            step_per_token_ns=log.number("step_per_token_ns"),
-            step_per_seq_ns=log.number("step_per_seq_ns"),
-        ),
-        recorder,
+    cost = LinearCost(
+        step_base_ns=log.number("step_base_ns"),
+        step_per_token_ns=log.number("step_per_token_ns"),
+        step_per_seq_ns=log.number("step_per_seq_ns"),
     )
-    engine.run(requests)
-    records = {record.request.request_id: record for record in recorder.requests}
+    recorded = (_run_fast if fast else _run_plain)(log, policy, requests, cost)
+    columns = recorded.request_columns()
+    rows = {request_id: row for row, request_id in enumerate(columns.request_id)}
     start = log.number("start")
     for number, line in log.of_kind("request"):
         index = line["index"]
-        record = records[requests[index - start].request_id]
-        yield from log.compare(number, line, {"kind": "request", "index": index, **_row(record)})
+        row = _row(columns, rows[requests[index - start].request_id])
+        yield from log.compare(number, line, {"kind": "request", "index": index, **row})
     for number, line in log.of_kind("summary"):
-        yield from log.compare(number, line, {"kind": "summary", **_summary(recorder)})
+        yield from log.compare(number, line, {"kind": "summary", **_summary(recorded)})
 
 
 def _check(log: Log) -> None:
@@ -156,32 +157,63 @@ def _check(log: Log) -> None:
         log.check(number, line, "the summary", SUMMARY)
 
 
-def _row(record: RequestRecord) -> Line:
-    return {
-        "arrival_ns": record.arrival_ns,
-        "num_prompt_tokens": record.request.num_prompt_tokens,
-        "num_output_tokens": record.request.num_output_tokens,
-        "num_cached_tokens": record.num_cached_tokens,
-        "admitted_ns": record.admitted_ns,
-        "first_token_ns": record.first_token_ns,
-        "finished_ns": record.finished_ns,
-        "num_preemptions": record.num_preemptions,
-    }
+def _run_plain(log: Log, policy: str, requests: list[Request], cost: LinearCost) -> Recorded:
+    recorder = Recorder()
+    engine = Engine(
+        lambda clock: make_allocator(log, policy, clock), scheduler_config(log), cost, recorder
+    )
+    engine.run(requests)
+    return recorder
 
 
-def _summary(recorder: Recorder) -> Line:
-    served = [record for record in recorder.requests if not record.rejection]
-    num_cached_tokens = sum(record.num_cached_tokens for record in served)
-    num_prompt_tokens = sum(record.request.num_prompt_tokens for record in served)
-    ttft_ns = [record.first_token_ns - record.arrival_ns for record in served]
+def _run_fast(log: Log, policy: str, requests: list[Request], cost: LinearCost) -> Recorded:
+    # Compiled code takes half a second to load.
+    from sim.fast.engine import FastEngine  # noqa: PLC0415
+    from sim.fast.record import FastRecord  # noqa: PLC0415
+
+    size = pool_size(log, policy)
+    rules = make_rules(
+        rules_of(policy),
+        scheduler_config(log),
+        cost,
+        num_blocks=size["num_blocks"],
+        block_size=size["block_size"],
+    )
+    record = FastRecord()
+    FastEngine(rules, record).run(requests)
+    return record
+
+
+_COMPARED = (
+    "arrival_ns",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "num_cached_tokens",
+    "admitted_ns",
+    "first_token_ns",
+    "finished_ns",
+    "num_preemptions",
+)
+
+
+def _row(columns: RequestColumns, index: int) -> Line:
+    return {name: int(getattr(columns, name)[index]) for name in _COMPARED}
+
+
+def _summary(recorded: Recorded) -> Line:
+    columns = recorded.request_columns()
+    served = np.array([not reason for reason in columns.rejection], dtype=bool)
+    num_cached_tokens = int(columns.num_cached_tokens[served].sum())
+    num_prompt_tokens = int(columns.num_prompt_tokens[served].sum())
+    ttft_ns = (columns.first_token_ns - columns.arrival_ns)[served].tolist()
     return {
-        "steps": recorder.num_steps,
-        "makespan_ns": recorder.end_ns,
-        "prefix_cache_block_queries": recorder.num_block_queries,
-        "prefix_cache_block_hits": recorder.num_block_hits,
+        "steps": recorded.num_steps,
+        "makespan_ns": recorded.end_ns,
+        "prefix_cache_block_queries": recorded.num_block_queries,
+        "prefix_cache_block_hits": recorded.num_block_hits,
         "num_cached_tokens": num_cached_tokens,
         "num_prompt_tokens": num_prompt_tokens,
         "token_hit_rate": num_cached_tokens / num_prompt_tokens if num_prompt_tokens else 0.0,
-        "preemptions": recorder.num_preemptions,
+        "preemptions": recorded.num_preemptions,
         "mean_ttft_ns": sum(ttft_ns) / len(ttft_ns) if ttft_ns else 0.0,
     }

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.scheduler import Scheduler, SchedulerConfig
 from sim.types import Request, Sequence
-from sim.verify.allocator import make_allocator
+from sim.verify.allocator import make_allocator, pool_size, rules_of
 from sim.verify.fields import COUNTS, REQUEST_IDS, TEXT, TOKENS, WHOLE, Kind, shown
 from sim.verify.log import Divergence, Line, Log
 from workloads.content import Interner, TokenIds
@@ -43,42 +43,71 @@ STEP: dict[str, Kind] = {
 """Fields of a step."""
 
 
-def replay(log: Log, policy: str) -> Iterator[Divergence]:
-    """Add the requests at the steps that the log names and compare every step."""
+def replay(log: Log, policy: str, *, fast: bool = False) -> Iterator[Divergence]:
+    """Add the requests at the steps that the log names and compare every step.
+
+    ``fast`` takes the compiled scheduler, which the policy must have.
+    """
     log.check_kinds("request", "step")
-    block_size = log.number("block_size", minimum=1)
-    step_index = 0
-    allocator = make_allocator(log, policy, lambda: step_index)
-    scheduler = Scheduler(scheduler_config(log), allocator)
     _check(log)
-    arrivals = _arrivals(log, block_size)
+    arrivals = _arrivals(log)
+    steps = _Fast(log, policy, arrivals) if fast else _Plain(log, policy)
     for number, line in log.of_kind("step"):
-        step_index = line["step"]
-        added = arrivals.pop(step_index, [])
-        for seq in added:
-            scheduler.add(seq)
-        step = scheduler.schedule()
-        scheduler.complete(step)
-        got = {
-            "kind": "step",
-            "step": step_index,
-            "added": [seq.request_id for seq in added],
-            "num_scheduled_tokens": {seq.request_id: n for seq, n in step.scheduled},
-            "admitted_num_cached_tokens": {seq.request_id: n for seq, n in step.admitted},
-            "preempted": sorted(seq.request_id for seq in step.preempted),
-            "finished": sorted(seq.request_id for seq in step.finished),
-            "num_free_blocks": allocator.usage().free,
-            "num_running": len(scheduler.running),
-            "num_waiting": len(scheduler.waiting),
-            "prefix_cache_block_queries": step.num_block_queries,
-            "prefix_cache_block_hits": step.num_block_hits,
-        }
+        got = steps.step(line["step"], arrivals.pop(line["step"], []))
         # Who was preempted and who finished are sets: no order among those of one step.
         expected = {
             field: sorted(value) if field in ("preempted", "finished") else value
             for field, value in line.items()
         }
-        yield from log.compare(number, expected, got)
+        yield from log.compare(number, expected, {"kind": "step", "step": line["step"], **got})
+
+
+class _Plain:
+    """The plain scheduler, asked step by step."""
+
+    def __init__(self, log: Log, policy: str) -> None:
+        self._index = 0
+        self._allocator = make_allocator(log, policy, lambda: self._index)
+        self._scheduler = Scheduler(scheduler_config(log), self._allocator)
+
+    def step(self, index: int, added: list[Request]) -> Line:
+        """Queue requests and do a step; say what it did by the names of the log."""
+        self._index = index
+        scheduler = self._scheduler
+        for request in added:
+            keys = request.content.block_keys(self._allocator.block_size).tolist()
+            scheduler.add(Sequence(request, keys))
+        step = scheduler.schedule()
+        scheduler.complete(step)
+        return {
+            "added": [request.request_id for request in added],
+            "num_scheduled_tokens": {seq.request_id: n for seq, n in step.scheduled},
+            "admitted_num_cached_tokens": {seq.request_id: n for seq, n in step.admitted},
+            "preempted": sorted(seq.request_id for seq in step.preempted),
+            "finished": sorted(seq.request_id for seq in step.finished),
+            "num_free_blocks": self._allocator.usage().free,
+            "num_running": len(scheduler.running),
+            "num_waiting": len(scheduler.waiting),
+            "prefix_cache_block_queries": step.num_block_queries,
+            "prefix_cache_block_hits": step.num_block_hits,
+        }
+
+
+class _Fast:
+    """The compiled scheduler, asked step by step."""
+
+    def __init__(self, log: Log, policy: str, arrivals: dict[int, list[Request]]) -> None:
+        # Compiled code takes half a second to load.
+        from sim.verify.fast import FastScheduler  # noqa: PLC0415
+
+        requests = [request for added in arrivals.values() for request in added]
+        self._scheduler = FastScheduler(
+            rules_of(policy), scheduler_config(log), requests, **pool_size(log, policy)
+        )
+
+    def step(self, _: int, added: list[Request]) -> Line:
+        """Queue requests and do a step; say what it did by the names of the log."""
+        return self._scheduler.step([request.request_id for request in added])
 
 
 def _check(log: Log) -> None:
@@ -162,13 +191,12 @@ def scheduler_config(log: Log) -> SchedulerConfig:
     )
 
 
-def _arrivals(log: Log, block_size: int) -> dict[int, list[Sequence]]:
+def _arrivals(log: Log) -> dict[int, list[Request]]:
     interner = Interner()
-    arrivals: dict[int, list[Sequence]] = defaultdict(list)
+    arrivals: dict[int, list[Request]] = defaultdict(list)
     for _, line in log.of_kind("request"):
         prompt, output = line["tokens"], line["output_tokens"]
         content = TokenIds(np.array(prompt + output, dtype=np.int64), interner)
         request = Request(line["request"], 0, content, len(prompt), len(output))
-        keys = content.block_keys(block_size).tolist()
-        arrivals[line["arrival_step"]].append(Sequence(request, keys))
+        arrivals[line["arrival_step"]].append(request)
     return arrivals
