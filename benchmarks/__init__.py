@@ -1,0 +1,1 @@
+"""How fast the simulator is, beside peers and as runs grow: ``python -m benchmarks``."""
