@@ -1,7 +1,7 @@
 """Replays a trace with NVIDIA Dynamo; runs in Dynamo's own environment, not in ours.
 
-``python peer_dynamo.py TRACE BLOCK_SIZE NUM_BLOCKS`` prints one JSON object: ``call_s``, the time of
-the call, and ``hit_rate``, what was reused of the prompts at first admission.
+``python peer_dynamo.py TRACE BLOCK_SIZE NUM_BLOCKS`` prints one JSON object: ``call_s``, the time
+of the call, and ``hit_rate``, what was reused of the prompts at first admission.
 """
 
 import json

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 import policies
 from sim.capacity import num_usable_blocks
@@ -26,10 +24,13 @@ from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
 from sim.recorder import Recorded, Recorder
-from sim.results import request_table, step_table, summarize
+from sim.results import request_data, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.types import Allocator, Clock, CostModel, Request
 from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class Run:
         Its name: a hash of configuration, input files and version.
     summary
         Its row of the summary table, see `sim.columns.COLUMNS`.
-    requests, steps
-        Its other tables; ``steps`` is empty unless steps were kept.
+    recorded
+        All that was recorded, from which its other tables are made.
     warnings
         Sentences on what the workload or the configuration makes doubtful.
     notes
@@ -58,11 +59,20 @@ class Run:
     config: RunConfig
     run_id: str
     summary: dict[str, Any]
-    requests: pd.DataFrame
-    steps: pd.DataFrame
+    recorded: Recorded
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     timing: pd.DataFrame | None = None
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """The table of requests, made anew."""
+        return request_table(self.recorded, self.run_id)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """The table of steps, made anew; empty unless steps were kept."""
+        return step_table(self.recorded, self.run_id)
 
 
 def load_workload(config: RunConfig) -> Workload:
@@ -310,7 +320,6 @@ def run(
         engine.run(requests)
         timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
     run_id = run_id_of(config)
-    table = request_table(recorder, run_id)
     digest = digests(config)
     summary = {
         "run_id": run_id,
@@ -339,14 +348,18 @@ def run(
         "long_prefill_token_threshold": config.long_prefill_token_threshold,
         "seed": config.seed,
         "infinite_hit_rate": _ceiling(config, workload, recorder),
-        **summarize(recorder, table, config.block_size, has_prefix_info=workload.has_prefix_info),
+        **summarize(
+            recorder,
+            request_data(recorder),
+            config.block_size,
+            has_prefix_info=workload.has_prefix_info,
+        ),
     }
     return Run(
         config,
         run_id,
         summary,
-        table,
-        step_table(recorder, run_id),
+        recorder,
         (*workload.warnings, *_doubts(config, workload, summary)),
         workload.notes,
         timing,

@@ -80,8 +80,9 @@ class ResultStore:
         try:
             parts = Path(tempfile.mkdtemp(prefix=_PART, dir=self._runs))
             run.requests.to_parquet(parts / "requests.parquet", index=False)
-            if len(run.steps):
-                run.steps.to_parquet(parts / "steps.parquet", index=False)
+            steps = run.steps
+            if len(steps):
+                steps.to_parquet(parts / "steps.parquet", index=False)
             record = {
                 "run_id": run.run_id,
                 "version": VERSION,

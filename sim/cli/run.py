@@ -12,6 +12,7 @@ from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import err, note, out, print_json, progress, summary_table, table, warn
 from sim.config import RunConfig
 from sim.errors import UsageError
+from sim.fast import process
 
 
 @with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"))
@@ -42,7 +43,7 @@ def command(
 
     WORKLOAD is a trace file (Mooncake JSONL) or the name of a generator (shared-prefix).
     """
-    from sim import experiment, identity, store  # noqa: PLC0415 - keeps --help quick
+    from sim import experiment, identity  # noqa: PLC0415 - keeps --help quick
 
     config = RunConfig(**settings_of(chosen))
     experiment.check(config)
@@ -50,8 +51,12 @@ def command(
         raise UsageError("--steps keeps its table in a results folder; name one with -o DIR.")
     if output is not None:
         identity.check_keepable(config)
-    results = store.ResultStore(output) if output is not None else None
-    if results is not None:
+    process.is_ours = ":" not in config.policy
+    results = None
+    if output is not None:
+        from sim import store  # noqa: PLC0415 - pandas takes half a second
+
+        results = store.ResultStore(output)
         results.prepare()
     started = time.perf_counter()
     with progress() as bar:

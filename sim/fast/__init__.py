@@ -16,4 +16,5 @@ record      what a run leaves behind, in columns
 allocator   the compiled pool behind the protocol of a policy, to be checked against records
 support     which runs the fast engine can do
 compiling   where compiled code is kept
+process     whose process this is
 """

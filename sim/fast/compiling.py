@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import binding
 
+from sim.fast import process
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SOURCES = ("allocator", "compiling", "kernel", "pool", "price", "state", "step")
@@ -90,6 +92,25 @@ def entry(function: Function) -> Function:
     with _kept_in(FOLDER):
         kernel: Any = numba.njit(cache=True)(function)
     return kernel  # type: ignore[no-any-return]
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Load compiled code without numba's search for SciPy's BLAS, where nobody else needs it.
+
+    The search imports all of ``scipy.linalg``, a third of a second, and we do no linear algebra.
+    What numba finds holds for the process: a process that is not ours alone is left as it is.
+    """
+    name = "scipy.linalg.cython_blas"
+    if not process.is_ours or name in sys.modules:
+        yield
+        return
+    # None in the place of a module makes its import fail.
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 _announced = False

@@ -147,7 +147,8 @@ class FastEngine(EventLoop):
                 self._ended(self._requests[index])
 
     def _advance(self, horizon_ns: int) -> int:
-        why: int = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
+        with compiling.loading():
+            why: int = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
         if why == kernel.TIME_OVER:
             raise UsageError(
                 "simulated time passes 292 years, the longest that can be told; lower the times "

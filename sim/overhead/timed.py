@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from sim.types import Allocator, BlockUsage, PrefixMatch, Sequence
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OPERATIONS = ("match_prefix", "allocate", "cache_blocks", "free")
 """What a scheduler asks for while it serves; the rest of the protocol only tells."""
@@ -83,6 +84,8 @@ class Timed:
 
     def table(self) -> pd.DataFrame:
         """Give a row per operation: ``operation``, ``calls``, ``total_ms``, ``mean_us``."""
+        import pandas as pd  # noqa: PLC0415 - takes half a second
+
         rows = [
             (name, calls, self.total_ns[name] / 1e6, self.total_ns[name] / max(calls, 1) / 1e3)
             for name, calls in self.calls.items()
