@@ -119,13 +119,17 @@ class UniformSegments(_NamedPrefixes):
         stop = min(stop, self.num_tokens)
         num_head_tokens = min(stop, self._num_head_tokens)
         num_segments = -(-num_head_tokens // self._segment_size)
-        bases = self._bases[:num_segments]
-        lengths = np.full(num_segments, self._segment_size, dtype=np.int64)
+        has_tail = stop > num_head_tokens
+        # Filled in place: this is asked of every request of a trace, more than once.
+        bases = np.empty(num_segments + has_tail, dtype=np.int64)
+        lengths = np.empty(num_segments + has_tail, dtype=np.int64)
+        bases[:num_segments] = self._bases[:num_segments]
+        lengths[:num_segments] = self._segment_size
         if num_segments:
-            lengths[-1] = num_head_tokens - (num_segments - 1) * self._segment_size
-        if stop > num_head_tokens:
-            bases = np.append(bases, self._tail_base)
-            lengths = np.append(lengths, stop - num_head_tokens)
+            lengths[num_segments - 1] = num_head_tokens - (num_segments - 1) * self._segment_size
+        if has_tail:
+            bases[-1] = self._tail_base
+            lengths[-1] = stop - num_head_tokens
         return bases, lengths
 
 
