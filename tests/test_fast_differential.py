@@ -16,11 +16,12 @@ from sim.engine import Engine
 from sim.fast import compiling
 from sim.fast.engine import FastEngine
 from sim.fast.record import FastRecord
+from sim.fast.state import WORK
 from sim.fast.support import make_rules, pool_rules_of, why_not
 from sim.overhead import OverheadProfile
 from sim.recorder import Recorder, RequestColumns
 from sim.scheduler import SchedulerConfig
-from sim.types import Request
+from sim.types import CacheWork, Request
 from workloads.content import Segments, UniformSegments
 
 FAST_POLICIES = [name for name in policies.names() if pool_rules_of(policies.load(name))]
@@ -168,7 +169,7 @@ whole = st.integers(0, 10)
 linear = st.builds(LinearCost, whole, whole, whole)
 rates = st.floats(0, 50, allow_subnormal=False)
 step_costs = st.builds(StepCost, rates, rates, rates, rates, rates, rates)
-profiles = st.none() | st.builds(OverheadProfile, *[rates] * 14)
+profiles = st.none() | st.builds(OverheadProfile, *[rates] * len(WORK))
 
 
 @pytest.mark.parametrize("policy", FAST_POLICIES)
@@ -215,3 +216,13 @@ def test_every_module_with_compiled_code_is_in_its_fingerprint():
         if re.search(r"^@(compiled|entry)$", path.read_text(), re.MULTILINE)
     }
     assert users <= set(compiling._SOURCES)
+
+
+def test_all_work_is_priced_in_the_order_of_the_profile():
+    assert sorted(WORK) == sorted(CacheWork.__slots__)
+    assert len(fields(OverheadProfile)) == len(WORK)
+    work = CacheWork()
+    for place, name in enumerate(WORK):
+        setattr(work, name, 10**place)
+    for place, field in enumerate(fields(OverheadProfile)):
+        assert OverheadProfile(**{field.name: 1.0}).work_ns(work) == 10**place

@@ -55,13 +55,15 @@ def work_ns(rules: Rules, step: Record) -> int:
         + per[4] * step.num_new_tokens
         + per[5] * step.num_evicted_blocks
         + per[6] * step.num_scanned_entries
-        + per[7] * step.num_appends
-        + per[8] * step.num_append_blocks
-        + per[9] * step.num_table_blocks
-        + per[10] * step.num_requests_freed
-        + per[11] * step.num_blocks_freed
-        + per[12] * step.num_tokens_freed
-        + per[13] * step.num_hit_blocks_freed
+        + per[7] * step.num_refusals
+        + per[8] * step.num_refused_hits
+        + per[9] * step.num_appends
+        + per[10] * step.num_append_blocks
+        + per[11] * step.num_table_blocks
+        + per[12] * step.num_requests_freed
+        + per[13] * step.num_blocks_freed
+        + per[14] * step.num_tokens_freed
+        + per[15] * step.num_hit_blocks_freed
     )
     return int(np.rint(ns)) if ns < _MAX_NS else TOO_LONG
 

@@ -82,6 +82,8 @@ WORK = (
     "num_new_tokens",
     "num_evicted_blocks",
     "num_scanned_entries",
+    "num_refusals",
+    "num_refused_hits",
     "num_appends",
     "num_append_blocks",
     "num_table_blocks",

@@ -52,6 +52,7 @@ def _begin(state: State) -> None:
     step.num_requests = step.num_hashed_tokens = step.num_block_hits = 0
     step.num_new_blocks = step.num_new_tokens = 0
     step.num_evicted_blocks = step.num_scanned_entries = 0
+    step.num_refusals = step.num_refused_hits = 0
     step.num_appends = step.num_append_blocks = step.num_table_blocks = 0
     step.num_requests_freed = engine.freed_requests
     step.num_blocks_freed = engine.freed_blocks
@@ -148,6 +149,8 @@ def _admit_waiting(rules: Rules, state: State, budget: int) -> None:
         num_new = _limit(rules, seq.num_tokens - num_hit_tokens, budget)
         num_evicted = admit(rules, state, r, num_new)
         if num_evicted < 0:
+            step.num_refusals += 1
+            step.num_refused_hits += num_hits
             return
         _leave_queue(state)
         state.running[engine.num_running] = r
