@@ -34,6 +34,8 @@ COLUMNS: tuple[Column, ...] = (
         workload_args | str | | dials of the generator
         trace_block_size | int64 | tokens | tokens that a hash id of the trace stands for
         lenient | bool | | whether bad rows of the trace were skipped
+        partial_blocks | str | | own, or shared with whoever continues the prompt
+        system_prompt | int64 | tokens | assumed to begin all prompts of the trace
         policy | str | | allocator
         policy_digest | str | | digest of the source of a policy from outside
         policy_args | str | | options of the policy

@@ -57,6 +57,20 @@ class RunConfig:
     lenient: bool = _setting(
         False, "Workload", "Skip and count bad rows of a trace instead of refusing it."
     )
+    partial_blocks: str = _setting(
+        "own",
+        "Workload",
+        "A prompt's partial last trace block: its own, or also that of whoever continues the "
+        "prompt ('shared', an assumption).",
+        choices=("own", "shared"),
+    )
+    system_prompt: int = _setting(
+        0,
+        "Workload",
+        "Tokens that all prompts of the trace are assumed to begin with; its ids hide where such "
+        "a prompt ends inside a block.",
+        minimum=0,
+    )
     policy: str = _setting(
         "vllm_v1", "Policy", "Policy by name (see 'prefixsim policies') or package.module:Class."
     )

@@ -86,6 +86,8 @@ def load_workload(config: RunConfig) -> Workload:
         trace_block_size=config.trace_block_size,
         lenient=config.lenient,
         timed=config.arrival == "trace",
+        partial_blocks=config.partial_blocks,
+        system_prompt=config.system_prompt,
     )
 
 
@@ -109,6 +111,8 @@ def _load_workload(
     trace_block_size: int,
     lenient: bool,
     timed: bool,
+    partial_blocks: str,
+    system_prompt: int,
 ) -> Workload:
     """Keep the last workloads: the points of a sweep mostly share one."""
     dial_values: dict[str, object] = dict(args)
@@ -120,6 +124,8 @@ def _load_workload(
         trace_block_size=trace_block_size,
         lenient=lenient,
         timed=timed,
+        partial_blocks=partial_blocks,
+        system_prompt=system_prompt,
         args=dial_values,
     )
 
@@ -328,6 +334,8 @@ def run(
         "workload_args": _show_args(config.workload_args),
         "trace_block_size": config.trace_block_size,
         "lenient": config.lenient,
+        "partial_blocks": config.partial_blocks,
+        "system_prompt": config.system_prompt,
         "policy": config.policy,
         "policy_digest": digest["policy"],
         "policy_args": _show_args(config.policy_args),

@@ -39,6 +39,8 @@ def load(
     trace_block_size: int = 512,
     lenient: bool = False,
     timed: bool = True,
+    partial_blocks: str = "own",
+    system_prompt: int = 0,
     args: Mapping[str, object] | None = None,
 ) -> Workload:
     """Make a workload from a generator's name or a trace file.
@@ -49,7 +51,7 @@ def load(
         A key of ``GENERATORS``, or a path; ``./name`` is a file even if a generator has the name.
     num_requests
         Requests to generate, or to read at most.
-    trace_block_size, lenient, timed
+    trace_block_size, lenient, timed, partial_blocks, system_prompt
         See `read_mooncake`; generators have no use for them.
     args
         Dials of the generator; see `generate`.
@@ -87,4 +89,6 @@ def load(
         trace_block_size=trace_block_size,
         lenient=lenient,
         timed=timed,
+        partial_blocks=partial_blocks,
+        system_prompt=system_prompt,
     )

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from sim.errors import UsageError
-from sim.types import Request
+from sim.types import Content, Request
 from workloads.content import UniformSegments
 from workloads.fields import MAX_NS, MAX_TOKENS, RowError, num_tokens, show, text, time_ns
 from workloads.lines import read_rows
+from workloads.within_blocks import FinerNames, content_of
 from workloads.workload import Workload
 
 _ROOT = -1
@@ -153,6 +154,8 @@ def read_mooncake(
     trace_block_size: int = 512,
     lenient: bool = False,
     timed: bool = True,
+    partial_blocks: str = "own",
+    system_prompt: int = 0,
 ) -> Workload:
     """Read a Mooncake trace.
 
@@ -176,6 +179,9 @@ def read_mooncake(
     timed
         Whether a row must say when it arrives. If not, rows without a timestamp arrive
         with the row before them.
+    partial_blocks, system_prompt
+        ``shared``, and tokens that all prompts begin with: sharing that ids hide, see
+        `workloads.within_blocks.FinerNames`. Plainly read, hit rates are a lower bound.
 
     Returns
     -------
@@ -222,14 +228,41 @@ def read_mooncake(
         raise UsageError(
             f"{path}{where}: holds no request{reason}; give a trace of one JSON object per line."
         )
+    notes: tuple[str, ...] = ()
+    if partial_blocks == "shared" or system_prompt:
+        finer = FinerNames(
+            trace_block_size, len(reader.segment_of), partial_blocks == "shared", system_prompt
+        )
+        requests = _requests_sharing_within_blocks(rows, finer)
+        notes = (
+            f"{path}: assumed, not read: {finer.num_continued} blocks continue a partial one, and"
+            f" all prompts share their first {system_prompt} tokens.",
+        )
+    else:
+        requests = _requests(rows, len(reader.segment_of), trace_block_size)
     return Workload(
         name=path.name.split(".")[0] or path.name,
-        requests=_requests(rows, len(reader.segment_of), trace_block_size),
-        identity_block_size=trace_block_size,
+        requests=requests,
+        identity_block_size=1 if notes else trace_block_size,
         has_prefix_info=any(row.segments for row in rows),
         warnings=tuple(f"{path}: {words}." for words in said + _warnings(reader, rows, skipped)),
+        notes=notes,
         num_skipped=len(skipped),
     )
+
+
+def _requests_sharing_within_blocks(rows: list[_Row], finer: FinerNames) -> tuple[Request, ...]:
+    start_ns = min(row.arrival_ns for row in rows)
+    tail_base = finer.num_names
+    requests = []
+    for row in sorted(rows, key=lambda row: row.arrival_ns):
+        runs = finer.add(row.segments, row.num_prompt_tokens)
+        num_all_tokens = row.num_prompt_tokens + row.num_output_tokens
+        num_tail_tokens = num_all_tokens - sum(length for _, length in runs)
+        content = content_of(runs, tail_base, num_tail_tokens)
+        requests.append(_request(row, start_ns, content))
+        tail_base += num_tail_tokens
+    return tuple(requests)
 
 
 def _requests(rows: list[_Row], num_segments: int, trace_block_size: int) -> tuple[Request, ...]:
@@ -246,21 +279,23 @@ def _requests(rows: list[_Row], num_segments: int, trace_block_size: int) -> tup
         content = UniformSegments(
             bases[first:last], trace_block_size, num_head_tokens, tail_base, num_all_tokens
         )
-        requests.append(
-            Request(
-                request_id=row.request_id,
-                arrival_ns=row.arrival_ns - start_ns,
-                content=content,
-                num_prompt_tokens=row.num_prompt_tokens,
-                num_output_tokens=row.num_output_tokens,
-                session_id=row.session_id,
-                think_ns=row.think_ns,
-            )
-        )
+        requests.append(_request(row, start_ns, content))
         tail_base += num_all_tokens - num_head_tokens
         first = last
     requests.sort(key=lambda request: request.arrival_ns)
     return tuple(requests)
+
+
+def _request(row: _Row, start_ns: int, content: Content) -> Request:
+    return Request(
+        request_id=row.request_id,
+        arrival_ns=row.arrival_ns - start_ns,
+        content=content,
+        num_prompt_tokens=row.num_prompt_tokens,
+        num_output_tokens=row.num_output_tokens,
+        session_id=row.session_id,
+        think_ns=row.think_ns,
+    )
 
 
 def _warnings(reader: _Reader, rows: list[_Row], skipped: list[tuple[int, RowError]]) -> list[str]:
