@@ -12,7 +12,7 @@ from sim.types import Request
 MAX_BLOCKS = 50_000_000
 """A pool keeps an object for each block, some hundred bytes."""
 
-_FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|blocks|tokens|)")
+_FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|blocks|tokens|gib|)")
 
 
 def num_usable_blocks(
@@ -22,14 +22,15 @@ def num_usable_blocks(
     *,
     num_distinct_tokens: Callable[[], int],
     num_gpu_tokens: Callable[[], int],
+    num_bytes_per_token: Callable[[], int],
 ) -> int:
     """Resolve a capacity to usable blocks of ``block_size`` tokens.
 
     Parameters
     ----------
     capacity
-        ``163840`` or ``163840tokens``, ``10000blocks``, ``5%`` of the distinct prompt tokens,
-        ``infinite``: so many blocks that nothing is ever evicted, or ``auto``.
+        ``163840`` or ``163840tokens``, ``10000blocks``, ``40GiB`` of KV, ``5%`` of the distinct
+        prompt tokens, ``infinite``: so many blocks that nothing is ever evicted, or ``auto``.
     block_size
         Of the engine, tokens.
     requests
@@ -38,6 +39,8 @@ def num_usable_blocks(
         Distinct prompt tokens of the workload.
     num_gpu_tokens
         What the GPU of the preset holds.
+    num_bytes_per_token
+        KV of a token of the preset's model.
 
     Raises
     ------
@@ -55,8 +58,8 @@ def num_usable_blocks(
         if form is None:
             raise UsageError(
                 f"--kv-capacity {capacity!r} is not a capacity: give tokens (163840), blocks "
-                "(10000blocks), a share of the workload's distinct prompt tokens (5%), 'infinite' "
-                "or 'auto'."
+                "(10000blocks), the model's KV (40GiB), a share of the workload's distinct prompt "
+                "tokens (5%), 'infinite' or 'auto'."
             )
         number = float(form["number"])
         if not math.isfinite(number):
@@ -70,6 +73,8 @@ def num_usable_blocks(
             )
         if form["unit"] == "blocks":
             num_tokens = int(number) * block_size
+        elif form["unit"] == "gib":
+            num_tokens = int(number * 2**30 / num_bytes_per_token())
         elif form["unit"] == "%":
             num_tokens = num_distinct_tokens() * number / 100
         else:

@@ -79,8 +79,9 @@ class RunConfig:
     kv_capacity: str = _setting(
         "auto",
         "Engine",
-        "KV cache: tokens (163840), blocks (10000blocks), share of the workload's distinct prompt "
-        "tokens (5%), 'infinite', or 'auto': what the GPU has left at 90 % utilisation.",
+        "KV cache: tokens (163840), blocks (10000blocks), the model's KV (40GiB), share of the "
+        "workload's distinct prompt tokens (5%), 'infinite', or 'auto': what the GPU has left at "
+        "90 % utilisation.",
     )
     reuse: str = _setting(
         "all",

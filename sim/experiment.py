@@ -185,6 +185,7 @@ def num_blocks_of(config: RunConfig, workload: Workload) -> int:
         workload.requests,
         num_distinct_tokens=lambda: workload.num_distinct_prompt_tokens,
         num_gpu_tokens=lambda: load_preset(config.model, config.gpu).kv_capacity_tokens(),
+        num_bytes_per_token=lambda: load_preset(config.model, config.gpu).model.kv_bytes_per_token,
     )
 
 
@@ -374,27 +375,32 @@ def run(
     )
 
 
-def _doubts(config: RunConfig, workload: Workload, summary: dict[str, Any]) -> list[str]:
-    """Say what the numbers of this run cannot mean."""
-    doubts = []
+def doubts_about_sharing(workload: Workload, block_size: int) -> list[str]:
+    """Say what hit rates at a block size cannot mean, for what the workload does not tell."""
     if not workload.has_prefix_info:
-        doubts.append(
+        return [
             f"{workload.name} says nothing about shared prefixes: the hit rate is not available, "
             "which is not 0."
-        )
-    elif config.block_size < workload.identity_block_size:
-        doubts.append(
+        ]
+    if block_size < workload.identity_block_size:
+        return [
             f"{workload.name} tells prefixes apart in blocks of {workload.identity_block_size} "
             f"tokens: sharing below that does not show, so the hit rate at --block-size "
-            f"{config.block_size} is a lower bound; use a trace with finer ids to compare small "
+            f"{block_size} is a lower bound; use a trace with finer ids to compare small "
             "block sizes."
-        )
-    elif config.block_size % workload.identity_block_size:
-        doubts.append(
-            f"--block-size {config.block_size} is no multiple of the "
+        ]
+    if block_size % workload.identity_block_size:
+        return [
+            f"--block-size {block_size} is no multiple of the "
             f"{workload.identity_block_size}-token blocks of {workload.name}: a block that ends "
             "inside one counts as shared only if that one is."
-        )
+        ]
+    return []
+
+
+def _doubts(config: RunConfig, workload: Workload, summary: dict[str, Any]) -> list[str]:
+    """Say what the numbers of this run cannot mean."""
+    doubts = doubts_about_sharing(workload, config.block_size)
     if summary["overhead"] == "none" and config.overhead != "none":
         doubts.append(
             f"policy {config.policy!r} names no overhead profile: its cache management takes no "

@@ -14,6 +14,7 @@ def resolve(capacity, block_size, requests=()):
         requests,
         num_distinct_tokens=lambda: 10_000,
         num_gpu_tokens=lambda: 464_692,
+        num_bytes_per_token=lambda: 131_072,
     )
 
 
@@ -27,6 +28,8 @@ def resolve(capacity, block_size, requests=()):
         ("5%", 16, 31),  # 500 tokens hold 31 blocks and a quarter
         ("0.5%", 50, 1),
         ("100%", 1, 10_000),
+        ("2GiB", 16, 1_024),  # 16,384 tokens of 128 KiB
+        ("0.5 gib", 512, 8),
         ("auto", 16, 29_043),
         ("AUTO", 512, 907),
     ],
