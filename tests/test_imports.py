@@ -68,6 +68,14 @@ def test_imports_go_one_way(module):
     assert [name for name in sorted(ours) if not belongs(name, allowed)] == []
 
 
+def test_curves_are_numbers_only():
+    used = {
+        name for module in SOURCES if belongs(module, ("sim.curve",)) for name in imports(module)
+    }
+    ours = {name for name in used if name.split(".")[0] in PACKAGES}
+    assert [n for n in sorted(ours) if not belongs(n, ("sim.curve", "sim.types"))] == []
+
+
 def test_an_engine_runs_without_the_composers():
     needed, todo = set(), ["sim.engine", "sim.results"]
     while todo:
@@ -85,7 +93,7 @@ def test_an_engine_runs_without_the_composers():
         ("torch", ("gpu_backend",)),
         ("simpy", ("sim.engine",)),
         ("matplotlib", ("sim.plots", "sim.api")),
-        ("numba", ("sim.fast",)),
+        ("numba", ("sim.fast", "sim.curve")),
         ("llvmlite", ("sim.fast",)),
         ("typer", ("sim.cli", "sim.__main__")),
         ("rich", ("sim.cli", "sim.__main__")),
