@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Table = Literal["summary", "requests", "steps"]
+Table = Literal["summary", "requests", "steps", "curve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,31 @@ COLUMNS: tuple[Column, ...] = (
         num_waiting | int64 | sequences | waiting after scheduling
         num_used_blocks | int64 | blocks | held by requests
         num_cached_blocks | int64 | blocks | with a key that can be hit, held or free
+        """,
+    ),
+    *_columns(
+        "curve",
+        """
+        workload | str | | trace file or generator
+        policy | str | | allocator, or store: prompts kept beside the engine
+        order | str | | tail or head: which block of a request is evicted first
+        reuse | str | | all, or prefill: which blocks are cached
+        block_size | int64 | tokens | block size of the engine
+        sample_stride | int64 | blocks | one of how many blocks was drawn; 1: all, no estimate
+        mark | str | | what is special about the capacity
+        num_blocks | int64 | blocks | usable blocks of the pool
+        kv_capacity_tokens | int64 | tokens | usable blocks times block size
+        kv_capacity_gib | float64 | GiB | its KV, of the model
+        working_set_share | float64 | | capacity / distinct prompt tokens
+        hit_rate | float64 | | cached / prompt tokens, requests that fit; at most, if not exact
+        least_hit_rate | float64 | | the same, at least
+        exact | bool | | whether a replay one request at a time hits the same to the token
+        infinite_hit_rate | float64 | | hit_rate of a cache that never evicts
+        ceiling_share | float64 | | hit_rate / infinite_hit_rate
+        belady_hit_rate | float64 | | hit_rate of the best possible choice of victims
+        num_cached_tokens | int64 | tokens | prompt tokens hit
+        num_prompt_tokens | int64 | tokens | prompt tokens of the requests that fit
+        num_refused | int64 | requests | requests that can never fit
         """,
     ),
 )

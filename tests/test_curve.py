@@ -185,6 +185,25 @@ def test_one_pass_and_one_pool_agree_wherever_both_are_defined(policy, rows, blo
 # Where it is no stack algorithm.
 
 
+@every_policy
+def test_a_copy_left_behind_drives_out_what_stack_distances_call_a_hit(policy):
+    """a, b, b, ax in a pool of 2 blocks of one token: the second b is computed again.
+
+    Its block is a copy, for which a has to go although the pool holds b already. Two distinct blocks
+    lie from one a to the other, so that by distances of distinct blocks the last request hits a.
+    """
+    requests = requests_of(([1], []), ([2], []), ([2], []), ([1, 9], []))
+    paths = paths_of(requests, 1)
+    assert replay(policy, requests, 1, 2)[0] == 0
+    assert replay(policy, requests, 1, 3)[0] == 1
+    curve = measure_curve(paths, RELEASES[policy])
+    assert curve.num_repeated_blocks == 1
+    assert curve.num_blocks.tolist() == [1, 2, 3]
+    assert curve.most_hit_tokens.tolist() == [0, 1, 1]
+    assert curve.least_hit_tokens.tolist() == [0, 0, 1]
+    assert measure_pool(paths, RELEASES[policy], 2).num_hit_tokens == 0
+
+
 def test_a_pool_that_refuses_requests_can_hit_less_when_it_grows():
     """It then serves a large request, which drives out what others would have hit."""
     requests = requests_of(([1, 2], []), ([5, 6, 7], []), ([1, 3], []))

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from sim.cli import (
+    curve,
     explain,
     overhead,
     plot,
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("sweep")(sweep.command)
+app.command("curve")(curve.command)
 app.command("plot")(plot.command)
 app.add_typer(workload.app, name="workload")
 app.command("explain")(explain.command)

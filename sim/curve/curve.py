@@ -33,8 +33,10 @@ class Curve:
     most_hit_tokens, least_hit_tokens
         What lies between them is hit, shape ``(n,)``. They differ only where copies of blocks are
         made, see `sim.curve.stack.hits_by_capacity`.
-    num_prompt_tokens, num_refused
-        Prompt tokens of the requests that are served, and requests that can never fit.
+    small
+        The measured pools below ``first``, which serve fewer requests.
+    num_all_prompt_tokens
+        Prompt tokens of all requests, which the others serve.
     num_repeated_blocks
         Copies that all requests make.
     """
@@ -43,9 +45,33 @@ class Curve:
     first: int
     most_hit_tokens: Ints
     least_hit_tokens: Ints
-    num_prompt_tokens: Ints
-    num_refused: Ints
+    small: tuple[Pool, ...]
+    num_all_prompt_tokens: int
     num_repeated_blocks: int
+
+    @property
+    def num_prompt_tokens(self) -> Ints:
+        """Prompt tokens of the requests that are served, shape ``(n,)``."""
+        tokens = np.full(len(self.num_blocks), self.num_all_prompt_tokens)
+        tokens[: self.first] = [pool.num_prompt_tokens for pool in self.small]
+        return tokens
+
+    @property
+    def num_refused(self) -> Ints:
+        """Requests that can never fit, shape ``(n,)``."""
+        refused = np.zeros(len(self.num_blocks), dtype=np.int64)
+        refused[: self.first] = [pool.num_refused for pool in self.small]
+        return refused
+
+    def pool(self, index: int) -> Pool:
+        """Put together what is known of one capacity, hits at most."""
+        served = self.small[index] if index < self.first else None
+        return Pool(
+            int(self.num_blocks[index]),
+            int(self.most_hit_tokens[index]),
+            served.num_prompt_tokens if served else self.num_all_prompt_tokens,
+            served.num_refused if served else 0,
+        )
 
     @property
     def hit_rate(self) -> NDArray[np.float64]:
@@ -60,7 +86,7 @@ class Curve:
     @property
     def ceiling(self) -> float:
         """Hit rate of a cache that never evicts."""
-        return float(self.hit_rate[-1])
+        return int(self.most_hit_tokens[-1]) / self.num_all_prompt_tokens
 
     def reaching(self, share: float) -> int:
         """Find the smallest pool that serves every request and hits this share of the ceiling."""
@@ -112,19 +138,14 @@ def measure_curve(
         if copies
         else upper
     )
+    most_hits = _joined(upper, most.num_hit_tokens, first, last)
     return Curve(
         num_blocks=np.concatenate((small, num_blocks)),
         first=len(small),
-        most_hit_tokens=_joined(
-            [pool.num_hit_tokens for pool in upper], most.num_hit_tokens, num_blocks
-        ),
-        least_hit_tokens=_joined(
-            [pool.num_hit_tokens for pool in lower], least.num_hit_tokens, num_blocks
-        ),
-        num_prompt_tokens=_padded(
-            [pool.num_prompt_tokens for pool in upper], sizes.num_all_prompt_tokens, num_blocks
-        ),
-        num_refused=_padded([pool.num_refused for pool in upper], 0, num_blocks),
+        most_hit_tokens=most_hits,
+        least_hit_tokens=_joined(lower, least.num_hit_tokens, first, last) if copies else most_hits,
+        small=tuple(upper),
+        num_all_prompt_tokens=sizes.num_all_prompt_tokens,
         num_repeated_blocks=most.num_repeated_blocks,
     )
 
@@ -146,12 +167,10 @@ def _small_pools(paths: Paths, first: int, every: bool) -> Ints:
     return spaced[spaced < first]
 
 
-def _joined(small: list[int], hits: Ints, num_blocks: Ints) -> Ints:
-    large = hits[np.minimum(num_blocks, len(hits) - 1)]
-    return np.concatenate((np.array(small, dtype=np.int64), large))
-
-
-def _padded(small: list[int], value: int, num_blocks: Ints) -> Ints:
-    return np.concatenate(
-        (np.array(small, dtype=np.int64), np.full(len(num_blocks), value, dtype=np.int64))
-    )
+def _joined(small: list[Pool], hits: Ints, first: int, last: int) -> Ints:
+    """Put hits of small pools before those of all from ``first`` to ``last``."""
+    joined = np.full(len(small) + last - first + 1, hits[-1])
+    joined[: len(small)] = [pool.num_hit_tokens for pool in small]
+    large = hits[first : last + 1]
+    joined[len(small) : len(small) + len(large)] = large
+    return joined

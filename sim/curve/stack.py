@@ -113,11 +113,13 @@ def hits_by_capacity(paths: Paths, release: Release, *, keep_copies: bool = Fals
         rises,
         missing,
     )
-    hits = np.cumsum(np.cumsum(rises)) * sizes.block_size
+    # In place, since the memory of large traces is not for nothing.
+    hits = np.cumsum(np.cumsum(rises, out=rises), out=rises)
+    hits *= sizes.block_size
     if sizes.num_missing_tokens is not None:
         hits -= np.cumsum(missing)
     # Nothing rises after the last entry that is kept.
-    return Counts(hits[: int(np.searchsorted(hits, hits[-1])) + 1].copy(), int(num_repeated))
+    return Counts(hits[: int(np.searchsorted(hits, hits[-1])) + 1], int(num_repeated))
 
 
 @compiled
