@@ -189,8 +189,8 @@ def test_one_pass_and_one_pool_agree_wherever_both_are_defined(policy, rows, blo
 def test_a_copy_left_behind_drives_out_what_stack_distances_call_a_hit(policy):
     """a, b, b, ax in a pool of 2 blocks of one token: the second b is computed again.
 
-    Its block is a copy, for which a has to go although the pool holds b already. Two distinct blocks
-    lie from one a to the other, so that by distances of distinct blocks the last request hits a.
+    Its block is a copy, for which a has to go although the pool holds b already. But only two
+    distinct blocks lie from one a to the other: by their distance the last request would hit a.
     """
     requests = requests_of(([1], []), ([2], []), ([2], []), ([1, 9], []))
     paths = paths_of(requests, 1)
