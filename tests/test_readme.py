@@ -33,7 +33,7 @@ def settings_table():
     return "\n".join(rows)
 
 
-@pytest.mark.parametrize("table", ["summary", "requests", "steps"])
+@pytest.mark.parametrize("table", ["summary", "requests", "steps", "curve"])
 def test_every_column_is_in_the_readme(table):
     assert columns_table(table) in README
 

@@ -234,10 +234,7 @@ def read_mooncake(
             trace_block_size, len(reader.segment_of), partial_blocks == "shared", system_prompt
         )
         requests = _requests_sharing_within_blocks(rows, finer)
-        notes = (
-            f"{path}: assumed, not read: {finer.num_continued} blocks continue a partial one, and"
-            f" all prompts share their first {system_prompt} tokens.",
-        )
+        notes = (f"{path}: assumed, not read: {finer.says()}.",)
     else:
         requests = _requests(rows, len(reader.segment_of), trace_block_size)
     return Workload(

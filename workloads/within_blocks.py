@@ -57,6 +57,15 @@ class FinerNames:
         """First name that is free."""
         return self.system_prompt + self.num_ids * self.block_size
 
+    def says(self) -> str:
+        """Tell what was assumed, once all prompts are named."""
+        said = []
+        if self.system_prompt:
+            said.append(f"all prompts share their first {self.system_prompt} tokens")
+        if self.share_partial:
+            said.append(f"{self.num_continued} blocks continue a partial one")
+        return ", and ".join(said)
+
     def add(self, ids: Sequence[int], num_prompt_tokens: int) -> list[_Run]:
         """Name the tokens of the next prompt, as far as it has ids; requests come in order."""
         runs: list[_Run] = []
