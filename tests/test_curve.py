@@ -212,6 +212,12 @@ def test_a_pool_that_refuses_requests_can_hit_less_when_it_grows():
     assert curve.most_hit_tokens[:3].tolist() == [0, 1, 0]
 
 
+def test_a_store_is_not_replayed_as_a_pool():
+    paths = paths_of(requests_of(([1, 2], [])), 1)
+    with pytest.raises(ValueError, match="vLLM's order only"):
+        measure_pool(paths, Release(head_first=True), 2)
+
+
 # Belady.
 
 

@@ -151,10 +151,17 @@ def measure_curve(
 
 
 def measure_pool(paths: Paths, release: Release, num_blocks: int) -> Pool:
-    """Measure one capacity exactly, requests one at a time; any that a vLLM could have.
+    """Measure one capacity exactly, whatever is refused or copied there.
 
     A path at a time where no copies matter, block by block where they do.
+
+    Raises
+    ------
+    ValueError
+        The release is ``head_first``, which a pool is not replayed for.
     """
+    if release.head_first:
+        raise ValueError("a pool is replayed in vLLM's order only; take the curve's entry instead")
     most = replay_paths(paths, release, num_blocks)
     least = replay_paths(paths, release, num_blocks, keep_copies=True)
     return most if most == least else replay_blocks(paths, release, num_blocks)

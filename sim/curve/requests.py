@@ -27,10 +27,12 @@ def references_of(
     """
     prompts, kv = _lengths(requests)
     num_full = (kv if outputs else prompts) // block_size
-    blocks = [
-        request.content.block_keys(block_size)[:count]
-        for request, count in zip(requests, num_full.tolist(), strict=True)
-    ]
+    # Filled in place: a list of parts would take as much memory again.
+    blocks = np.empty(int(num_full.sum()), dtype=np.int64)
+    first = 0
+    for request, count in zip(requests, num_full.tolist(), strict=True):
+        blocks[first : first + count] = request.content.block_keys(block_size)[:count]
+        first += count
     sizes = Sizes(
         num_full_blocks=num_full,
         num_lookup_blocks=np.minimum((prompts - 1) // block_size, num_full),
@@ -38,7 +40,7 @@ def references_of(
         num_prompt_tokens=prompts,
         block_size=block_size,
     )
-    return References(np.concatenate(blocks), sizes)
+    return References(blocks, sizes)
 
 
 def stored_references_of(
