@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
 from numpy.typing import ArrayLike, NDArray
 
-from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, log_axis, nth_style
+from sim.plots.axes import log_axis
+from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, nth_style
 
 _MAX_POINTS = 1500
 """A drawn line needs no more; the file has all."""
