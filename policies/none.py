@@ -28,6 +28,7 @@ class NoCaching:
     variants: ClassVar[tuple[str, ...]] = ()
     num_reserved_blocks: ClassVar[int] = 1
     first_block_id: ClassVar[int] = 1
+    caches_blocks: ClassVar[bool] = False
     pool_rules: ClassVar[PoolRules] = PoolRules(caches=False)
 
     def __init__(
@@ -103,6 +104,12 @@ class NoCaching:
             "cached_blocks": [],
             "num_free_blocks": len(self.free_list),
         }
+
+    def why_refused(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> str:
+        """Say for a reader what an allocation would be refused for."""
+        held = len(self.request_blocks.get(seq.request_id, ()))
+        num_new = -(-(seq.num_computed_tokens + num_tokens) // self.block_size) - held
+        return f"No room: it needs {num_new} more and {len(self.free_list)} are free."
 
     def free_structures(self) -> dict[str, list[str]]:
         """Show the free list for a reader, next block first."""

@@ -231,6 +231,21 @@ class VllmV0:
             "num_free_blocks": self.num_free_blocks,
         }
 
+    def why_refused(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> str:
+        """Say for a reader what an allocation would be refused for."""
+        if seq.request_id in self.request_blocks:
+            num_touched = self._num_touched_blocks(seq.num_computed_tokens, num_tokens)
+            return (
+                f"No room: it writes to {num_touched}, asks for as many free ones, and "
+                f"{self.num_free_blocks} are free."
+            )
+        num_asked = -(-seq.num_tokens // self.block_size)
+        kept = f", {self.num_watermark_blocks} of which stay free (watermark)"
+        return (
+            f"No room: it asks for all {num_asked} blocks of its prompt as though nothing were "
+            f"hit, and {self.num_free_blocks} are free{kept if self.num_watermark_blocks else ''}."
+        )
+
     def free_structures(self) -> dict[str, list[str]]:
         """Show the plain free list, next block first, and the evictor's structures for a reader."""
         never_filled = [str(block_id) for block_id in self.hashless_free]

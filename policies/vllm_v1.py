@@ -156,6 +156,15 @@ class VllmV1:
             "num_free_blocks": self.free_queue.num_blocks,
         }
 
+    def why_refused(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> str:
+        """Say for a reader what an allocation would be refused for."""
+        num_total = seq.num_computed_tokens + match.num_tokens + num_tokens
+        held = len(match.block_ids) + len(self.request_blocks.get(seq.request_id, ()))
+        num_new = -(-num_total // self.block_size) - held
+        num_hits = sum(self._blocks[block_id].ref_count == 0 for block_id in match.block_ids)
+        hits = f", {num_hits} of which it would hit" if num_hits else ""
+        return f"No room: it needs {num_new} more and {self.free_queue.num_blocks} are free{hits}."
+
     def free_structures(self) -> dict[str, list[str]]:
         """Show the free queue for a reader, next victim first."""
         return {"free queue": [str(block.block_id) for block in self.free_queue]}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sim import experiment
 from sim.config import RunConfig
 from sim.cost import LinearCost
 from sim.errors import UsageError
@@ -26,6 +27,11 @@ MAX_BLOCKS = 256
 """Larger pools cannot be shown whole."""
 
 _STEP_NS = 1_000_000
+
+
+def check(config: RunConfig, example: str | None = None) -> None:
+    """Fail early on what can be seen without running; see `sim.experiment.check`."""
+    experiment.check(config if example is None else replace(config, workload="shared-prefix"))
 
 
 def tell(config: RunConfig, *, example: str | None = None, limit: int | None = None) -> Story:
@@ -53,8 +59,7 @@ def tell(config: RunConfig, *, example: str | None = None, limit: int | None = N
             "or ask for one request with --request ID."
         )
     story = Story(config.policy, config.block_size, num_blocks)
-    is_example = example is not None
-    _run(config, requests, num_blocks, one_ms_steps=is_example, story=story, limit=limit)
+    _run(config, requests, num_blocks, is_example=example is not None, story=story, limit=limit)
     return story
 
 
@@ -72,8 +77,9 @@ def tell_request(config: RunConfig, request_id: str, *, example: str | None = No
         raise UsageError(
             f"--request {request_id!r} is not in the workload; its requests are {shown}, ..."
         )
-    is_example = example is not None
-    observer = _run(config, requests, num_blocks, one_ms_steps=is_example, request_id=request_id)
+    observer = _run(
+        config, requests, num_blocks, is_example=example is not None, request_id=request_id
+    )
     if not observer.admission:
         raise UsageError(
             f"--request {request_id!r} was never admitted: it needs more than the pool's "
@@ -153,20 +159,29 @@ def _run(
     requests: Many[Request],
     num_blocks: int,
     *,
-    one_ms_steps: bool,
+    is_example: bool,
     story: Story | None = None,
     limit: int | None = None,
     request_id: str | None = None,
 ) -> Observer:
     observers: list[Observer] = []
 
+    class Telling(Recorder):
+        """Tells of requests that the allocator never sees."""
+
+        def rejected(self, request: Request, reason: str) -> None:
+            super().rejected(request, reason)
+            observers[0].rejected(request, reason)
+
     def wrap(allocator: Allocator, clock: Clock) -> Allocator:
-        observer = Observer(allocator, clock, story, request_id=request_id, limit=limit)
+        observer = Observer(
+            allocator, clock, story, request_id=request_id, limit=limit, letters=is_example
+        )
         observers.append(observer)
         return observer
 
-    cost = LinearCost(_STEP_NS, 0, 0) if one_ms_steps else None
-    engine = build_engine(config, num_blocks, Recorder(), wrap=wrap, cost=cost)
+    cost = LinearCost(_STEP_NS, 0, 0) if is_example else None
+    engine = build_engine(config, num_blocks, Telling(), wrap=wrap, cost=cost)
     with suppress(Enough):
         engine.run(requests)
     return observers[0]

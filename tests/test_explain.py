@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,7 +38,9 @@ def told(*requests, policy="vllm_v1", num_blocks=10, block_size=4, limits=None, 
     ]
     story = Story(policy, block_size, num_blocks)
     engine = Engine(
-        lambda clock: Observer(make(policy, num_blocks, block_size, clock, **args), clock, story),
+        lambda clock: Observer(
+            make(policy, num_blocks, block_size, clock, **args), clock, story, letters=True
+        ),
         SchedulerConfig(**(limits or {})),
         LinearCost(10**6, 0, 0),
         Recorder(),
@@ -117,7 +120,7 @@ def reasons(moments, request_id):
     ("second", "reason"),
     [
         ("ABCDEFGH", "EFGH is there too, but it holds the last token, which is always computed."),
-        ("ABCDEFGHxy", "The last 2 tokens do not fill a block, and only full blocks are shared."),
+        ("ABCDEFGHxy", "The last 2 tokens fill no block, and only full blocks are shared."),
         ("ABCDxyzw!", "No request before had xyzw after this prefix."),
     ],
 )
@@ -148,9 +151,7 @@ def test_what_was_lost_names_the_request_that_took_it():
 def test_a_request_without_room_waits_and_is_told_once():
     moments = told((0, "ABCDEFGHI", "12345"), (0, "abcdefghijk", "."), num_blocks=5)
     refused = [m for m in moments if m.event == "refused"]
-    assert [m.sentences for m in refused[:1]] == [
-        ("No room: 3 more blocks are needed and 2 are free.",)
-    ]
+    assert [m.sentences for m in refused[:1]] == [("No room: it needs 3 more and 2 are free.",)]
     assert len([m for m in refused if m.time_ns <= 10**6]) == 1
 
 
@@ -235,6 +236,59 @@ def test_one_request_of_a_run(tmp_path):
         tell_request(config, "x")
 
 
+def test_chunks_are_told_by_who_computed_them():
+    """V0 takes blocks for the whole prompt at admission, whatever is computed then."""
+    limits = {"max_num_batched_tokens": 4}
+    requests = [(0, "ABCDEFGHIJKL", "."), (20, "ABCDEFGHIJKLMNOP", ".")]
+    for policy, args in (("vllm_v0", {"watermark": 0.0}), ("vllm_v1", {})):
+        moments = told(*requests, policy=policy, num_blocks=12, limits=limits, **args)
+        assert reasons(moments, "r1")[:2] == (
+            "Hit 12 tokens in blocks " + ("0, 1, 2" if policy == "vllm_v0" else "1, 2, 3")
+            + " (3 filled by request r0).",
+            "No request before had MNOP after this prefix.",
+        )  # fmt: skip
+
+
+def test_of_two_copies_the_first_is_hit_and_named():
+    moments = told(
+        (0, "ABCDEFGHIJKL", "."), (5, "ABCDEFGHIJKL", "."), (10, "ABCDEFGHIJKLMNOP", ".")
+    )
+    assert reasons(moments, "r2")[0] == "Hit 12 tokens in blocks 1, 2, 3 (3 filled by request r0)."
+
+
+def test_what_another_is_about_to_compute():
+    moments = told(
+        (0, "ABCDEFGH!", "."), (0, "ABCDEFGH?", "."), limits={"long_prefill_token_threshold": 4}
+    )
+    assert reasons(moments, "r1")[1] == "EFGH is about to be computed for request r0."
+
+
+def test_without_caching_nothing_is_cached_or_evicted():
+    moments = told((0, "ABCDEFGH!", "."), (5, "ABCDEFGH!", "."), policy="none", num_blocks=4)
+    assert reasons(moments, "r1")[0] == "Caching is off."
+    assert not any("Evicted" in text for moment in moments for text in moment.sentences)
+
+
+def test_v0_asks_for_room_as_though_nothing_were_hit():
+    moments = told(
+        (0, "ABCDEFGHIJKL", "12345"), (2, "ABCDEFGHIJKL!", "."),
+        policy="vllm_v0", num_blocks=7, watermark=0.0,
+    )  # fmt: skip
+    (refused, *_) = [m for m in moments if m.event == "refused"]
+    # Four blocks are held; of the four that it needs it would hit three.
+    assert refused.sentences[-1] == (
+        "No room: it asks for all 4 blocks of its prompt as though nothing were hit, and 3 are "
+        "free."
+    )
+
+
+def test_a_rejected_request_is_told(tmp_path):
+    config = replace(trace(tmp_path), kv_capacity="2blocks")
+    moments = tell(config).moments
+    assert [(m.event, m.request_id) for m in moments] == [("rejected", str(i)) for i in range(3)]
+    assert moments[0].sentences == ("It needs 3 of 2 blocks, even if it were alone.",)
+
+
 def test_a_pool_too_large_to_be_shown():
     with pytest.raises(UsageError, match="blocks, more than the 256 that can be shown"):
         tell(RunConfig())
@@ -289,7 +343,16 @@ def test_the_command_line(prefixsim, tmp_path):
     assert "Evicted MNOp (block 3)" in out
     code, out, _ = prefixsim("explain", "--example", "article", "--json")
     assert json.loads(out)["stories"][0]["moments"][0]["new_blocks"] == [0, 1, 2, 3]
+    _, out, _ = prefixsim("explain", "--example", "article", "--request", "2", "--json")
+    assert json.loads(out)["vllm_v1"][1] == "3 blocks filled by request 0 at 0 ms."
+    _, _, err = prefixsim("explain", "--example", "article", "--limit", "2")
+    assert err == "prefixsim: these are the first 2 events; tell more with --limit N.\n"
     for args, sentence in (
+        (["--example", "article", "trace.jsonl"], "so WORKLOAD has no effect; leave it out."),
+        (["--example", "article", "--block-size", "8"], "so --block-size has no effect"),
+        (["--example", "article", "--limit", "0"], "--limit 0 must be at least 1."),
+        (["--example", "article", "--request", "1", "-o", "x.html"], "--request tells in words"),
+        (["--example", "article", "--policy", "lru"], "--policy 'lru' is not a policy"),
         ([], "explain needs a WORKLOAD or --example article; give one."),
         (["--example", "article", "-o", "x.gif"], "-o x.gif must end in one of .html, .png"),
         (["--example", "article", "-o", "/nope/x.html"], "-o /nope/x.html cannot be written"),

@@ -12,7 +12,7 @@ import typer
 from sim.cli._story import print_story
 from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, print_json
-from sim.config import RunConfig
+from sim.config import RunConfig, option_name
 from sim.errors import UsageError
 
 _FORMS = (".html", ".png", ".svg", ".json")
@@ -58,16 +58,20 @@ def command(
     """
     from sim import explained  # noqa: PLC0415 - keeps --help quick
 
-    if output is not None and output.suffix not in _FORMS:
-        raise UsageError(f"-o {output} must end in one of {', '.join(_FORMS)}.")
+    _check_options(request, output, limit)
     names = [name.strip() for name in str(chosen.pop("policy", "vllm_v1")).split(",")]
-    if example is None and "workload" not in chosen:
-        raise UsageError("explain needs a WORKLOAD or --example article; give one.")
+    _check_source(example, chosen)
     configs = [RunConfig(**settings_of(chosen), policy=name) for name in names]
+    for config in configs:
+        explained.check(config, example)
     if request is not None:
-        for config in configs:
-            for sentence in explained.tell_request(config, request, example=example):
-                sys.stdout.write(f"{config.policy}: {sentence}\n")
+        told = {c.policy: explained.tell_request(c, request, example=example) for c in configs}
+        if as_json:
+            print_json(told)
+            return
+        for policy, sentences in told.items():
+            for sentence in sentences:
+                sys.stdout.write(f"{policy}: {sentence}\n")
         return
     stories = [explained.tell(config, example=example, limit=limit) for config in configs]
     if as_json:
@@ -79,3 +83,28 @@ def command(
     elif not as_json:
         for story in stories:
             print_story(story)
+    if any(story.is_cut for story in stories):
+        note(f"these are the first {limit} events; tell more with --limit N.")
+
+
+def _check_options(request: str | None, output: Path | None, limit: int) -> None:
+    if limit < 1:
+        raise UsageError(f"--limit {limit} must be at least 1.")
+    if output is not None and output.suffix not in _FORMS:
+        raise UsageError(f"-o {output} must end in one of {', '.join(_FORMS)}.")
+    if request is not None and output is not None:
+        raise UsageError("--request tells in words and writes no file; leave -o out, or --request.")
+
+
+def _check_source(example: str | None, chosen: dict[str, Any]) -> None:
+    if example is None:
+        if "workload" not in chosen:
+            raise UsageError("explain needs a WORKLOAD or --example article; give one.")
+        return
+    for name in chosen:
+        if name != "policy_args":
+            raise UsageError(
+                f"--example {example} brings its own requests and pool, so "
+                f"{'WORKLOAD' if name == 'workload' else option_name(name)} has no effect; leave "
+                "it out."
+            )

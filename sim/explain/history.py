@@ -9,7 +9,7 @@ from sim.types import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who filled a block, and when that was noticed, ns."""
+    """Who filled a block, and when, ns."""
 
     request_id: str
     time_ns: int
@@ -28,12 +28,12 @@ class History:
     """Follows the keys of full blocks through a run, by looking at block tables only.
 
     Costs time in proportion to the blocks that are newly handed out, and keeps an entry per key
-    ever seen.
+    that was lost.
 
     Attributes
     ----------
     origins
-        For each key, who filled it last.
+        For each block that holds a full block, who filled it.
     losses
         For each key that no block holds any more, how it was lost.
     """
@@ -44,10 +44,6 @@ class History:
         self._key_of: dict[int, int] = {}
         self._num_holding: dict[int, int] = {}
 
-    def key_of(self, block_id: int) -> int | None:
-        """Look up which full block a physical block holds."""
-        return self._key_of.get(block_id)
-
     def holds(self, key: int) -> bool:
         """Whether a block holds this content, whoever may hit it."""
         return key in self._num_holding
@@ -57,6 +53,7 @@ class History:
         key = self._key_of.pop(block_id, None)
         if key is None:
             return None
+        del self.origins[block_id]
         self._num_holding[key] -= 1
         if not self._num_holding[key]:
             del self._num_holding[key]
@@ -64,10 +61,10 @@ class History:
         return key
 
     def filled(self, block_id: int, key: int, seq: Sequence, now_ns: int) -> None:
-        """Note that a block has come to hold the full block named ``key``."""
+        """Note that a block holds the full block named ``key``."""
         if self._key_of.get(block_id) == key:
             return
         self._key_of[block_id] = key
         self._num_holding[key] = self._num_holding.get(key, 0) + 1
-        self.origins[key] = Origin(seq.request_id, now_ns)
+        self.origins[block_id] = Origin(seq.request_id, now_ns)
         self.losses.pop(key, None)

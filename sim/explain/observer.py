@@ -10,7 +10,7 @@ from sim.explain.history import History
 from sim.explain.labels import Labels
 from sim.explain.reasons import Reasons
 from sim.explain.story import Event, Moment, Slot, Story
-from sim.types import Allocator, BlockUsage, Clock, PrefixMatch, Sequence
+from sim.types import Allocator, BlockUsage, Clock, PrefixMatch, Request, Sequence
 
 
 class Enough(Exception):  # noqa: N818 - no error, the end of a story
@@ -35,6 +35,8 @@ class Observer:
         Request whose admission is to be told in ``admission``.
     limit
         Moments to keep at most.
+    letters
+        See `Labels`.
 
     Attributes
     ----------
@@ -55,6 +57,7 @@ class Observer:
         *,
         request_id: str | None = None,
         limit: int | None = None,
+        letters: bool = False,
     ) -> None:
         self._allocator = allocator
         self._clock = clock
@@ -64,11 +67,18 @@ class Observer:
         self._limit = limit
         self.num_blocks = allocator.num_blocks
         self.block_size = allocator.block_size
-        self.labels = Labels(self.block_size)
+        self.labels = Labels(self.block_size, letters=letters)
         self.history = History()
-        self._reasons = Reasons(self.history, self.labels, self.block_size)
+        self._reasons = Reasons(
+            self.history,
+            self.labels,
+            self.block_size,
+            caches=getattr(allocator, "caches_blocks", True),
+        )
         self._running: dict[str, Sequence] = {}
         self._tables: dict[str, list[int]] = {}
+        # Leading blocks of a table whose content will not change any more.
+        self._num_settled: dict[str, int] = {}
         self._ref_counts: Counter[int] = Counter()
         # What each block was last used for: its label and how many tokens it holds.
         self._content: dict[int, tuple[str, int]] = {}
@@ -89,22 +99,23 @@ class Observer:
         is_new = seq.request_id not in self._running
         num_total = seq.num_computed_tokens + match.num_tokens + num_tokens
         num_blocks_before = len(self._tables.get(seq.request_id, ()))
-        usage = self._allocator.usage()
-        stopped = self._reasons.why_no_more_hits(seq, match) if is_new else ""
+        sentences = []
+        if is_new:
+            self.labels.know(seq)
+            running = self._running.values()
+            sentences += self._reasons.what_was_hit(match)
+            sentences.append(self._reasons.why_no_more_hits(seq, match, running))
+        refusal = self._why_refused(seq, match, num_tokens)
         if not self._allocator.allocate(seq, match, num_tokens):
-            self._refused(seq, match, num_tokens, usage)
+            self._refused(seq, refusal)
             return False
         if is_new and seq.request_id == self._request_id and not self.admission:
-            self.admission = self._reasons.of_admission(seq, match, self._clock())
+            self.admission = self._reasons.of_admission(seq, match, running, self._clock())
         self._running[seq.request_id] = seq
         fills = num_total // self.block_size > seq.num_computed_tokens // self.block_size
         if not fills and num_total <= num_blocks_before * self.block_size:
             return True
         new, lost = self._follow(seq, len(match.block_ids), num_total)
-        sentences = []
-        if is_new:
-            sentences += self._reasons.what_was_hit(seq, match)
-            sentences.append(stopped)
         if new or is_new:
             self._tell(
                 "admitted" if is_new else "grew",
@@ -128,6 +139,7 @@ class Observer:
         table = self._tables.pop(seq.request_id, [])
         self._ref_counts.subtract(table)
         self._running.pop(seq.request_id, None)
+        self._num_settled.pop(seq.request_id, None)
         self._allocator.free(seq)
         request = seq.request
         has_ended = seq.num_tokens >= request.num_prompt_tokens + request.num_output_tokens
@@ -158,7 +170,9 @@ class Observer:
         self._ref_counts.subtract(before)
         now_ns = self._clock()
         new, lost = [], []
-        for index in range(max(len(before) - 1, 0), len(table)):
+        settled = self._num_settled.get(seq.request_id, 0)
+        self._num_settled[seq.request_id] = min(num_total // self.block_size, len(table))
+        for index in range(settled, len(table)):
             block_id = table[index]
             num_held = min(max(num_total - index * self.block_size, 0), self.block_size)
             # V0 may share a block that others hold while it allocates.
@@ -173,12 +187,23 @@ class Observer:
         self._ref_counts.update(table)
         return new, lost
 
-    def _refused(
-        self, seq: Sequence, match: PrefixMatch, num_tokens: int, usage: BlockUsage
-    ) -> None:
+    def rejected(self, request: Request, reason: str) -> None:
+        """Tell that a request can never be served."""
+        seq = Sequence(request, [])
+        self._tell("rejected", seq, [f"It {reason}, even if it were alone."])
+
+    def _why_refused(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> str:
+        """Ask the policy, before it answers, what it would refuse for."""
+        if self._story is None:
+            return ""
+        explain: Any = getattr(self._allocator, "why_refused", None)
+        if explain is not None:
+            return str(explain(seq, match, num_tokens))
+        return f"No room: {self._allocator.usage().free} blocks are free."
+
+    def _refused(self, seq: Sequence, sentence: str) -> None:
         if self._last_refused == seq.request_id:
             return
-        sentence = self._reasons.why_refused(seq, match, num_tokens, usage)
         self._tell("refused", seq, [sentence])
         self._last_refused = seq.request_id
 
@@ -237,4 +262,5 @@ class Observer:
             )
         )
         if len(story.moments) == self._limit:
+            story.is_cut = True
             raise Enough

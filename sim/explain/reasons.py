@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from sim.explain.history import History
 from sim.explain.labels import Labels
-from sim.types import BlockUsage, PrefixMatch, Sequence
+from sim.types import PrefixMatch, Sequence
+
+_NUM_NAMED = 5
+"""Requests that took blocks are named up to so many."""
 
 
 class Reasons:
@@ -20,42 +23,46 @@ class Reasons:
         Of the run that is told.
     block_size
         Tokens in a block.
+    caches
+        Whether the policy keeps anything to be hit.
     """
 
-    def __init__(self, history: History, labels: Labels, block_size: int) -> None:
+    def __init__(
+        self, history: History, labels: Labels, block_size: int, *, caches: bool = True
+    ) -> None:
         self._history = history
         self._labels = labels
         self._block_size = block_size
+        self._caches = caches
 
-    def what_was_hit(self, seq: Sequence, match: PrefixMatch) -> list[str]:
+    def what_was_hit(self, match: PrefixMatch) -> list[str]:
         """Say which blocks are shared, and who filled them."""
-        if not match.num_hit_blocks:
+        if not match.block_ids:
             return []
-        keys = seq.block_keys[: match.num_hit_blocks]
-        origins = [self._history.origins.get(key) for key in keys]
-        parts = []
-        for name, group in groupby(origin.request_id if origin else "?" for origin in origins):
-            count = len(list(group))
-            parts.append(f"{count} filled by request {name}")
-        blocks = _blocks(match.block_ids)
-        return [f"Hit {match.num_tokens} tokens in {blocks} ({', '.join(parts)})."]
+        origins = [self._history.origins.get(block_id) for block_id in match.block_ids]
+        counts = Counter(origin.request_id if origin else "others" for origin in origins)
+        parts = [f"{count} filled by request {name}" for name, count in counts.items()]
+        return [
+            f"Hit {match.num_tokens} tokens in {_blocks(match.block_ids)} ({', '.join(parts)})."
+        ]
 
-    def of_admission(self, seq: Sequence, match: PrefixMatch, now_ns: int) -> list[str]:
+    def of_admission(
+        self, seq: Sequence, match: PrefixMatch, running: Iterable[Sequence], now_ns: int
+    ) -> list[str]:
         """Say where the cached tokens of a request came from, and to whom the rest was lost."""
         num_full = min(seq.num_tokens // self._block_size, len(seq.block_keys))
         sentences = [
             f"Request {seq.request_id} was admitted at {_time(now_ns)} with {seq.num_tokens} "
-            f"tokens, {num_full} full blocks; {match.num_tokens} tokens were hit."
+            f"tokens, {_count(num_full, 'full block')}; {match.num_tokens} tokens were hit."
         ]
-        keys = seq.block_keys[:num_full]
-        filled = [self._history.origins[key] for key in keys[: match.num_hit_blocks]]
-        for origin, group in groupby(filled):
+        origins = [self._history.origins[block_id] for block_id in match.block_ids]
+        for origin, group in groupby(origins):
             sentences.append(
                 f"{_count(len(list(group)))} filled by request {origin.request_id} at "
                 f"{_time(origin.time_ns)}."
             )
-        sentences.append(self.why_no_more_hits(seq, match))
-        missed = keys[match.num_hit_blocks :]
+        sentences.append(self.why_no_more_hits(seq, match, running))
+        missed = seq.block_keys[match.num_hit_blocks : num_full]
         lost = [self._history.losses[key] for key in missed if key in self._history.losses]
         taken_for = Counter(loss.request_id for loss in lost)
         for request_id, count in taken_for.most_common(_NUM_NAMED):
@@ -70,36 +77,48 @@ class Reasons:
             sentences.append(f"{_count(count)} more were lost to {len(others)} other requests.")
         return sentences
 
-    def why_no_more_hits(self, seq: Sequence, match: PrefixMatch) -> str:
+    def why_no_more_hits(
+        self, seq: Sequence, match: PrefixMatch, running: Iterable[Sequence]
+    ) -> str:
         """Say why the block after the last hit one was not hit."""
+        if not self._caches:
+            return "Caching is off."
         num_hits = match.num_hit_blocks
-        num_full = min(seq.num_tokens // self._block_size, len(seq.block_keys))
+        num_full = seq.num_tokens // self._block_size
         num_left = seq.num_tokens - num_hits * self._block_size
         if num_left <= 0:
             return "All of its blocks are hit; its last token is computed again, for its logits."
         if num_hits >= num_full:
             return (
-                f"The last {num_left} tokens do not fill a block, and only full blocks are shared."
+                f"The last {_count(num_left, 'token')} fill no block, and only full blocks are "
+                "shared."
             )
-        if not self._history.origins:
-            return "Nothing is cached yet."
-        key = seq.block_keys[num_hits]
-        label = self._labels.of_block(seq, num_hits, self._block_size)
-        return self._why_missed(key, label, is_last=num_left == self._block_size)
+        if num_hits >= len(seq.block_keys):
+            return "What it generated before it lost its blocks is not cached (--reuse prefill)."
+        return self._why_missed(seq, num_hits, running, is_last=num_left == self._block_size)
 
-    def _why_missed(self, key: int, label: str, *, is_last: bool) -> str:
+    def _why_missed(
+        self, seq: Sequence, index: int, running: Iterable[Sequence], *, is_last: bool
+    ) -> str:
+        key = seq.block_keys[index]
+        label = self._labels.of_block(seq, index, self._block_size)
         if self._history.holds(key):
             return f"{label} is there too, but " + (
                 "it holds the last token, which is always computed."
                 if is_last
-                else "no lookup can find it (yet)."
+                else "it cannot be hit yet: it is being computed, or what leads to it is gone."
             )
+        for other in running:
+            if index < len(other.block_keys) and other.block_keys[index] == key:
+                return f"{label} is about to be computed for request {other.request_id}."
         loss = self._history.losses.get(key)
         if loss is not None:
             return (
                 f"{label} was in block {loss.block_id} until {_time(loss.time_ns)}, when the "
                 f"block was taken for request {loss.request_id}."
             )
+        if not self._history.origins:
+            return "Nothing is cached yet."
         return f"No request before had {label} after this prefix."
 
     def what_was_taken(self, new: Collection[int], lost: Collection[tuple[int, str]]) -> list[str]:
@@ -107,7 +126,7 @@ class Reasons:
         if not new:
             return []
         sentences = [f"Took {_blocks(new)}."]
-        if lost:
+        if lost and self._caches:
             names = ", ".join(f"{label} (block {block_id})" for block_id, label in lost)
             sentences.append(f"Evicted {names}: first in line among the free blocks.")
         return sentences
@@ -126,24 +145,9 @@ class Reasons:
             parts.append(f"others still hold {_blocks(still)}")
         return "; ".join(parts) + "."
 
-    def why_refused(
-        self, seq: Sequence, match: PrefixMatch, num_tokens: int, usage: BlockUsage
-    ) -> str:
-        """Say how many blocks are missing."""
-        num_total = seq.num_computed_tokens + match.num_tokens + num_tokens
-        held = -(-seq.num_computed_tokens // self._block_size) + len(match.block_ids)
-        needed = -(-num_total // self._block_size) - held
-        return f"No room: {needed} more blocks are needed and {usage.free} are free" + (
-            ", some of which it would hit." if match.block_ids else "."
-        )
 
-
-_NUM_NAMED = 5
-"""Requests that took blocks are named up to so many."""
-
-
-def _count(num_blocks: int) -> str:
-    return f"{num_blocks} block" + ("" if num_blocks == 1 else "s")
+def _count(number: int, noun: str = "block") -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _time(time_ns: int) -> str:

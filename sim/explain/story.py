@@ -82,12 +82,13 @@ class Moment:
 
 @dataclass(slots=True)
 class Story:
-    """A whole run of one policy, event by event."""
+    """A run of one policy, event by event; ``is_cut`` if it went on after the last of them."""
 
     policy: str
     block_size: int
     num_blocks: int
     moments: list[Moment] = field(default_factory=list)
+    is_cut: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as the pages that show it read it."""
@@ -95,5 +96,6 @@ class Story:
             "policy": self.policy,
             "block_size": self.block_size,
             "num_blocks": self.num_blocks,
+            "is_cut": self.is_cut,
             "moments": [{**asdict(moment), "cached": moment.cached} for moment in self.moments],
         }
