@@ -31,7 +31,7 @@ COLUMNS: tuple[Column, ...] = (
         run_id | str | | hash of the configuration: same id, same bytes
         workload | str | | trace file or generator
         workload_args | str | | dials of the generator
-        trace_block_size | int64 | tokens | tokens that a hash id of the trace stands for
+        trace_block_size | int64 | tokens | tokens that the workload tells apart: a hash id's, or 1
         lenient | bool | | whether bad rows of the trace were skipped
         policy | str | | allocator
         policy_args | str | | options of the policy

@@ -27,7 +27,18 @@ from sim.recorder import Recorder
 from sim.results import request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.types import Allocator, Clock, CostModel, Request
-from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
+from workloads import (
+    GENERATORS,
+    Checked,
+    Workload,
+    check_trace,
+    dials,
+    infinite_hit_rate,
+    is_source,
+    load,
+    retime,
+    scale_rate,
+)
 
 VERSION = version("prefixsim")
 
@@ -73,10 +84,41 @@ def load_workload(config: RunConfig) -> Workload:
         config.workload_args,
         config.seed if config.workload in GENERATORS else 0,
         num_requests=config.num_requests,
+        format_name=config.format,
         trace_block_size=config.trace_block_size,
+        time_unit=_unless_auto(config.time_unit),
+        turns=_unless_auto(config.turns),
+        tokenizer=config.tokenizer,
         lenient=config.lenient,
         timed=config.arrival == "trace",
     )
+
+
+def check_workload(config: RunConfig) -> Checked:
+    """Read a trace to its end and list what cannot be used.
+
+    Raises
+    ------
+    UsageError
+        The workload is a generator.
+    """
+    if config.workload in GENERATORS:
+        raise UsageError(
+            f"{config.workload} is a generator, which has nothing to check; give a trace file."
+        )
+    return check_trace(
+        config.workload,
+        config.format,
+        num_requests=config.num_requests,
+        trace_block_size=config.trace_block_size,
+        time_unit=_unless_auto(config.time_unit),
+        turns=_unless_auto(config.turns),
+        tokenizer=config.tokenizer,
+    )
+
+
+def _unless_auto(value: str) -> str | None:
+    return None if value == "auto" else value
 
 
 def _fingerprint(source: str) -> tuple[str, int, int] | None:
@@ -94,24 +136,18 @@ def _load_workload(
     fingerprint: tuple[str, int, int] | None,
     args: Args,
     seed: int,
-    *,
-    num_requests: int | None,
-    trace_block_size: int,
-    lenient: bool,
-    timed: bool,
+    **options: Any,  # noqa: ANN401
 ) -> Workload:
     """Keep the last workloads: the points of a sweep mostly share one."""
     dial_values: dict[str, object] = dict(args)
     if source in GENERATORS and "seed" in dials(source):
+        if "seed" in dial_values and seed:
+            raise UsageError(
+                f"the seed is given twice, as --seed {seed} and as --workload-arg"
+                f" seed={dial_values['seed']}; leave one out."
+            )
         dial_values.setdefault("seed", seed)
-    return load(
-        source,
-        num_requests=num_requests,
-        trace_block_size=trace_block_size,
-        lenient=lenient,
-        timed=timed,
-        args=dial_values,
-    )
+    return load(source, args=dial_values, **options)
 
 
 @lru_cache(maxsize=8)
@@ -174,7 +210,7 @@ def check(config: RunConfig) -> None:
     policies.convert_args(config.policy, policy, dict(config.policy_args))
     cost_of(config)
     overhead_of(config)
-    if config.workload not in GENERATORS and not Path(config.workload).exists():
+    if not is_source(config.workload):
         raise UsageError(
             f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "
             "a file that exists; check its name and folder."
@@ -253,7 +289,7 @@ def run(
         "run_id": run_id,
         "workload": workload.name,
         "workload_args": _show_args(config.workload_args),
-        "trace_block_size": config.trace_block_size,
+        "trace_block_size": workload.identity_block_size,
         "lenient": config.lenient,
         "policy": config.policy,
         "policy_args": _show_args(config.policy_args),

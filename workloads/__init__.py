@@ -5,25 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike, fspath
 from os.path import exists
-from pathlib import Path
+from typing import Any
 
 from sim.errors import UsageError
 from workloads.arrivals import ARRIVALS, retime, scale_rate
 from workloads.describe import describe
+from workloads.formats import FORMATS
 from workloads.generators import GENERATORS, dials, generate
 from workloads.mooncake import read_mooncake
+from workloads.reader import Checked, check_trace, read
 from workloads.reuse import infinite_hit_rate, shared_prefix_tokens
+from workloads.source import STDIN
 from workloads.workload import Workload
 from workloads.write import write_mooncake
 
 __all__ = [
     "ARRIVALS",
+    "FORMATS",
     "GENERATORS",
+    "Checked",
     "Workload",
+    "check_trace",
     "describe",
     "dials",
     "infinite_hit_rate",
+    "is_source",
     "load",
+    "read",
     "read_mooncake",
     "retime",
     "scale_rate",
@@ -32,16 +40,22 @@ __all__ = [
 ]
 
 
+def is_source(source: str | PathLike[str]) -> bool:
+    """Whether there is such a generator, file or folder; ``-`` is standard input."""
+    name = fspath(source)
+    return name in GENERATORS or name == STDIN or exists(name)
+
+
 def load(
     source: str | PathLike[str],
     *,
     num_requests: int | None = None,
-    trace_block_size: int = 512,
-    lenient: bool = False,
-    timed: bool = True,
     args: Mapping[str, object] | None = None,
+    format_name: str = "auto",
+    lenient: bool = False,
+    **options: Any,  # noqa: ANN401
 ) -> Workload:
-    """Make a workload from a generator's name or a trace file.
+    """Make a workload from a generator's name or a trace.
 
     Parameters
     ----------
@@ -49,10 +63,11 @@ def load(
         A key of ``GENERATORS``, or a path; ``./name`` is a file even if a generator has the name.
     num_requests
         Requests to generate, or to read at most.
-    trace_block_size, lenient, timed
-        See `read_mooncake`; generators have no use for them.
     args
         Dials of the generator; see `generate`.
+    format_name, lenient, **options
+        How to read a trace; see `workloads.reader.read` and `workloads.intake.ReadOptions`.
+        Generators have no use for them.
 
     Raises
     ------
@@ -61,6 +76,11 @@ def load(
     """
     name = fspath(source)
     args = dict(args or {})
+    if not is_source(name):
+        raise UsageError(
+            f"{name!r} is neither a generator ({', '.join(GENERATORS)}) nor a file that exists;"
+            " check its name and folder."
+        )
     if name in GENERATORS:
         if num_requests is not None:
             if "num_requests" in args:
@@ -69,22 +89,25 @@ def load(
                     f" {args['num_requests']} as a dial; leave one out."
                 )
             args["num_requests"] = num_requests
+        _refuse_options_of_traces(name, {"format_name": format_name, "lenient": lenient, **options})
         return generate(name, args)
-    path = Path(name)
-    if not exists(path):
-        raise UsageError(
-            f"{name!r} is neither a generator ({', '.join(GENERATORS)}) nor a file that exists;"
-            " check its name and folder."
-        )
     if args:
         raise UsageError(
             f"{name} is a trace file, which has no dials, but {', '.join(args)} was given; leave it"
             f" out or use a generator ({', '.join(GENERATORS)})."
         )
-    return read_mooncake(
-        path,
-        num_requests=num_requests,
-        trace_block_size=trace_block_size,
-        lenient=lenient,
-        timed=timed,
-    )
+    mode = "lenient" if lenient else "strict"
+    return read(name, format_name, num_requests=num_requests, mode=mode, **options)
+
+
+_UNUSED = (None, False, "auto")
+
+
+def _refuse_options_of_traces(name: str, options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if option != "timed" and value not in _UNUSED:
+            spelt = "--" + option.removesuffix("_name").replace("_", "-")
+            given = spelt if value is True else f"{spelt} {value}"
+            raise UsageError(
+                f"{given} is about reading a trace, but {name} is a generator; leave it out."
+            )

@@ -28,7 +28,8 @@ class _NamedPrefixes:
         """Give the bases and lengths of the segments of the first ``stop`` tokens.
 
         Two segments of a workload have the same base or share no name, and a base always follows
-        the same prefix. The last segment is cut at ``stop``.
+        the same prefix, so that who has a segment has all of those before it. The last segment is
+        cut at ``stop``.
         """
         raise NotImplementedError
 
@@ -50,7 +51,8 @@ class Segments(_NamedPrefixes):
     ----------
     bases
         First name of each segment, shape ``(k,)``. Ranges ``[base, base + length)`` of different
-        segments of one workload must not overlap, and a base belongs to one prefix only.
+        segments of one workload must not overlap, and a base belongs to one prefix only. Paths may
+        leave a segment before its end: the next base then always follows that many of its tokens.
     ends
         Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
     """
@@ -65,7 +67,7 @@ class Segments(_NamedPrefixes):
     def names(self, positions: Ints) -> Ints:
         """Name the prefixes that end with these positions, which ascend from 0 up."""
         segment = np.searchsorted(self._ends, positions, side="right")
-        starts = self._ends - np.diff(self._ends, prepend=0)
+        starts = np.concatenate(([0], self._ends[:-1]))
         return (self._bases - starts)[segment] + positions
 
     def runs(self, stop: int) -> tuple[Ints, Ints]:
@@ -74,59 +76,6 @@ class Segments(_NamedPrefixes):
         lengths = np.diff(ends, prepend=0)
         present = lengths > 0
         return self._bases[present], lengths[present]
-
-
-class UniformSegments(_NamedPrefixes):
-    """Segments of one length, the last of them possibly cut, then a tail of another's own.
-
-    This is a row of a trace with hash ids: it needs no list of ends, and no search in it.
-
-    Parameters
-    ----------
-    bases
-        First name of each segment, shape ``(ceil(num_head_tokens / segment_size),)``; may be a
-        view of an array for the whole trace.
-    segment_size
-        Tokens in a segment.
-    num_head_tokens
-        Tokens that the segments cover.
-    tail_base
-        First name of the tail.
-    num_tokens
-        Length of the stream, tail included.
-    """
-
-    __slots__ = ("_bases", "_num_head_tokens", "_segment_size", "_tail_base")
-
-    def __init__(
-        self, bases: Ints, segment_size: int, num_head_tokens: int, tail_base: int, num_tokens: int
-    ) -> None:
-        self._bases = bases
-        self._segment_size = segment_size
-        self._num_head_tokens = num_head_tokens
-        self._tail_base = tail_base
-        self.num_tokens = num_tokens
-
-    def names(self, positions: Ints) -> Ints:
-        """Name the prefixes that end with these positions, which ascend from 0 up."""
-        cut = int(np.searchsorted(positions, self._num_head_tokens))
-        segment, offset = np.divmod(positions[:cut], self._segment_size)
-        tail = positions[cut:] + (self._tail_base - self._num_head_tokens)
-        return np.concatenate((self._bases[segment] + offset, tail))
-
-    def runs(self, stop: int) -> tuple[Ints, Ints]:
-        """Give the bases and lengths of the segments of the first ``stop`` tokens."""
-        stop = min(stop, self.num_tokens)
-        num_head_tokens = min(stop, self._num_head_tokens)
-        num_segments = -(-num_head_tokens // self._segment_size)
-        bases = self._bases[:num_segments]
-        lengths = np.full(num_segments, self._segment_size, dtype=np.int64)
-        if num_segments:
-            lengths[-1] = num_head_tokens - (num_segments - 1) * self._segment_size
-        if stop > num_head_tokens:
-            bases = np.append(bases, self._tail_base)
-            lengths = np.append(lengths, stop - num_head_tokens)
-        return bases, lengths
 
 
 class Interner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,10 @@ import typer
 
 from sim.cli.options import settings_of, with_settings
 from sim.cli.output import note, out, print_json, table, warn
-from sim.config import RunConfig
+from sim.config import Group, RunConfig
+from sim.errors import UsageError
+
+_TRACE: tuple[Group, ...] = ("Workload",)
 
 app = typer.Typer(
     help="Look at a workload, or write it as a trace.",
@@ -79,13 +83,78 @@ def write_command(
     from workloads import write_mooncake  # noqa: PLC0415
 
     config = RunConfig(**settings_of(chosen))
-    # Parsed as a setting is, so that a bad value is named in the same words.
-    size = RunConfig(trace_block_size=ids_block_size or 512)  # type: ignore[arg-type]
+    size = _ids_block_size(ids_block_size)
     workload = experiment.load_workload(config)
     timed = dataclasses.replace(workload, requests=experiment.prepare_requests(config, workload))
     warn(workload.warnings)
-    warn(write_mooncake(timed, output, trace_block_size=size.trace_block_size))
+    warn(write_mooncake(timed, output, trace_block_size=size))
     note(f"{len(timed.requests)} requests are in {output}.")
+
+
+def _ids_block_size(text: str | None) -> int:
+    """Parse ``--ids-block-size``.
+
+    Raises
+    ------
+    UsageError
+        It is no whole number of tokens that a block can have.
+    """
+    if text is None:
+        return 512
+    size = int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0
+    if not 1 <= size < 2**31:
+        raise UsageError(
+            f"--ids-block-size {text!r} must be a whole number of tokens from 1 to {2**31 - 1},"
+            " such as 512."
+        )
+    return size
+
+
+@app.command("check")
+@with_settings(_TRACE)
+def check_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON object.")] = False,
+    **chosen: Any,  # noqa: ANN401
+) -> None:
+    """List every problem of a trace, with file and line; exit with 1 if there is one."""
+    from sim import experiment  # noqa: PLC0415 - keeps --help quick
+
+    found = experiment.check_workload(RunConfig(**settings_of(chosen)))
+    warnings = found.workload.warnings if found.workload else ()
+    num_requests = len(found.workload.requests) if found.workload else 0
+    if as_json:
+        print_json({"num_requests": num_requests, "problems": found.problems, "warnings": warnings})
+    else:
+        for sentence in found.problems:
+            sys.stdout.write(f"{sentence}\n")
+    warn(warnings)
+    note(f"{num_requests} requests can be used, {len(found.problems)} problems were found.")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+@app.command("formats")
+def formats_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as a JSON array.")] = False,
+) -> None:
+    """List the formats that can be read."""
+    from workloads import FORMATS  # noqa: PLC0415 - keeps --help quick
+
+    rows = [
+        {
+            "format": name,
+            "title": form.title,
+            "fields": form.fields.replace("`", ""),
+            "time": form.time.replace("`", ""),
+            "ids stand for": form.block.replace("`", ""),
+            "lacks": form.lacks.replace("`", ""),
+        }
+        for name, form in FORMATS.items()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        out().print(table("", rows[0], [row.values() for row in rows]))
 
 
 @app.command("generators")

@@ -1,0 +1,140 @@
+"""Prefix tree: turns streams of ids into segments, so that equal prefixes have equal names.
+
+Memory grows with what is distinct, not with what is read: a prompt that repeats a thousand ids of
+an earlier one costs a few numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+
+import numpy as np
+
+from workloads.content import Ints, Segments
+
+_CHUNK = 1 << 18
+
+
+class Names:
+    """Gives out ranges of names that do not overlap; one for a workload."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def take(self, count: int) -> int:
+        """Take ``count`` names and return the first."""
+        first = self.next
+        self.next += count
+        return first
+
+
+class PrefixTree:
+    """A radix tree over ids, each of which stands for ``unit`` tokens after the ids before it.
+
+    Parameters
+    ----------
+    names
+        The workload's own.
+    unit
+        Tokens that an id stands for.
+    """
+
+    __slots__ = ("_base", "_child", "_chunks", "_fill", "_length", "_names", "_start", "_unit")
+
+    def __init__(self, names: Names, unit: int = 1) -> None:
+        self._names = names
+        self._unit = unit
+        # The segment that goes on with an id after a prefix: by the name of the prefix, which is
+        # that of its last token, and the id. Roots have names too.
+        self._child: dict[tuple[int, int], int] = {}
+        self._chunks: list[Ints] = []
+        self._fill = _CHUNK
+        self._start, self._length, self._base = array("q"), array("q"), array("q")
+
+    def root(self) -> int:
+        """Make a root of its own: what is inserted under different roots shares nothing."""
+        return self._names.take(1)
+
+    def insert(self, ids: Ints, root: int) -> tuple[list[int], list[int]]:
+        """Follow a stream from a root and add what is new.
+
+        Parameters
+        ----------
+        ids
+            Shape ``(n,)``, any int64 values.
+        root
+            Of `root`, or the name of the last token of a stream that this one continues.
+
+        Returns
+        -------
+        bases, ends
+            Of the segments, in tokens.
+        """
+        bases: list[int] = []
+        ends: list[int] = []
+        at, name, unit = 0, root, self._unit
+        num_ids = len(ids)
+        while at < num_ids:
+            child = self._child.get((name, int(ids[at])))
+            if child is None:
+                child = self._child[(name, int(ids[at]))] = self._add(ids[at:])
+                common = num_ids - at
+            else:
+                own = self._ids(child)[: num_ids - at]
+                differs = own != ids[at : at + len(own)]
+                common = int(differs.argmax())
+                if not differs[common]:
+                    common = len(own)
+            at += common
+            base = self._base[child]
+            bases.append(base)
+            ends.append(at * unit)
+            name = base + common * unit - 1
+        return bases, ends
+
+    def num_ids_after_several_prefixes(self) -> int:
+        """Count the different ids that stand after more than one prefix."""
+        times: Counter[int] = Counter()
+        for segment in range(len(self._start)):
+            times.update(self._ids(segment).tolist())
+        return sum(count > 1 for count in times.values())
+
+    def _add(self, ids: Ints) -> int:
+        length = len(ids)
+        if self._fill + length > _CHUNK:
+            self._chunks.append(np.empty(max(length, _CHUNK), dtype=np.int64))
+            self._fill = 0
+        self._chunks[-1][self._fill : self._fill + length] = ids
+        self._start.append((len(self._chunks) - 1) << 32 | self._fill)
+        self._length.append(length)
+        self._base.append(self._names.take(length * self._unit))
+        self._fill += length
+        return len(self._start) - 1
+
+    def _ids(self, segment: int) -> Ints:
+        chunk, first = divmod(self._start[segment], 1 << 32)
+        return self._chunks[chunk][first : first + self._length[segment]]
+
+
+def cut_path(bases: list[int], ends: list[int], stop: int) -> tuple[list[int], list[int]]:
+    """Cut a path of segments to its first ``stop`` tokens."""
+    for index, end in enumerate(ends):
+        if end >= stop:
+            count = index + (stop > (ends[index - 1] if index else 0))
+            return bases[:count], [*ends[: count - 1], stop] if count else []
+    return bases, ends
+
+
+def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) -> Segments:
+    """Make a path a content of ``num_tokens``: cut it, or go on with tokens nobody else has."""
+    bases, ends = cut_path(bases, ends, num_tokens)
+    num_named = ends[-1] if ends else 0
+    if num_named < num_tokens:
+        bases = [*bases, names.take(num_tokens - num_named)]
+        ends = [*ends, num_tokens]
+    # One array for both: a trace holds a million of these.
+    both = np.array([bases, ends], dtype=np.int64).reshape(2, -1)
+    return Segments(both[0], both[1])
