@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.content import Interner, Segments, TokenIds, prefix_names, runs
-from workloads.tree import Names, PrefixTree, cut_path, with_tail
+from workloads.content import Interner, Segments, TokenIds, cut, path, prefix_names
+from workloads.tree import Names, PrefixTree, with_tail
 
 
 def ints(*values):
@@ -17,8 +17,8 @@ def test_segments_name_prefixes_by_base_and_offset():
     assert content.token_ids(2, 5).tolist() == [102, 7, 40]
     assert content.block_keys(4).tolist() == [7, 43]
     assert content.block_keys(10).tolist() == []
-    assert [part.tolist() for part in content.runs(6)] == [[100, 7, 40], [3, 1, 2]]
-    assert [part.tolist() for part in content.runs(3)] == [[100], [3]]
+    assert path(content, 6) == ([100, 7, 40], [3, 4, 6])
+    assert path(content, 3) == ([100], [3])
 
 
 def test_interner_numbers_chains_not_blocks():
@@ -38,7 +38,7 @@ def test_token_ids_share_an_interner():
     assert one.block_keys(2).shape == (2,)
     assert one.block_keys(2)[0] == two.block_keys(2)[0]
     assert one.block_keys(2)[1] != two.block_keys(2)[1]
-    assert [len(part) for part in runs(one, 3)] == [3, 3]
+    assert path(one, 3) == (one.block_keys(1)[:3].tolist(), [1, 2, 3])
 
 
 def test_block_keys_agree_with_prefix_names():
@@ -64,10 +64,10 @@ def test_a_tree_names_what_is_shared_alike():
 def test_a_path_is_cut_and_lengthened():
     names = Names()
     names.next = 100
-    assert cut_path([1, 50], [4, 9], 9) == ([1, 50], [4, 9])
-    assert cut_path([1, 50], [4, 9], 6) == ([1, 50], [4, 6])
-    assert cut_path([1, 50], [4, 9], 4) == ([1], [4])
-    assert cut_path([1, 50], [4, 9], 0) == ([], [])
+    assert cut([1, 50], [4, 9], 9) == ([1, 50], [4, 9])
+    assert cut([1, 50], [4, 9], 6) == ([1, 50], [4, 6])
+    assert cut([1, 50], [4, 9], 4) == ([1], [4])
+    assert cut([1, 50], [4, 9], 0) == ([], [])
     assert with_tail([1], [4], 6, names).token_ids(0, 6).tolist() == [1, 2, 3, 4, 100, 101]
     assert with_tail([1], [4], 3, names).token_ids(0, 3).tolist() == [1, 2, 3]
     assert with_tail([], [], 2, names).token_ids(0, 2).tolist() == [102, 103]
@@ -88,11 +88,11 @@ def build(paths):
     tree = PrefixTree(names, segment_size)
     root = tree.root()
     built = []
-    for number, (ids, cut) in enumerate(paths):
+    for number, (ids, num_cut) in enumerate(paths):
         tokens = [(i, offset) for i in ids for offset in range(segment_size)]
-        head = max(len(tokens) - cut, 0)
+        head = max(len(tokens) - num_cut, 0)
         tokens = tokens[:head] + [("own", number, offset) for offset in range(4)]
-        content = with_tail(*cut_path(*tree.insert(ints(*ids), root), head), head + 4, names)
+        content = with_tail(*cut(*tree.insert(ints(*ids), root), head), head + 4, names)
         built.append((content, tokens))
     return built
 
@@ -118,9 +118,10 @@ def test_keys_are_equal_if_and_only_if_prefixes_are(paths, block_size):
 
 
 @given(paths, st.integers(0, 12))
-def test_runs_spell_the_same_names_as_token_ids(paths, stop):
+def test_paths_spell_the_same_names_as_token_ids(paths, stop):
     for content, _ in build(paths):
-        bases, lengths = content.runs(stop)
+        bases, ends = path(content, stop)
+        lengths = np.diff(ends, prepend=0).tolist()
         spelt = [b + o for b, n in zip(bases, lengths, strict=True) for o in range(n)]
         assert spelt == content.token_ids(0, min(stop, content.num_tokens)).tolist()
 
@@ -130,6 +131,6 @@ def test_a_segment_follows_one_prefix_only(paths):
     before = {}
     for content, _ in build(paths):
         prefix = ()
-        for base, length in zip(*(part.tolist() for part in content.runs(99)), strict=True):
+        for base, end in zip(*content.path(), strict=True):
             assert before.setdefault(base, prefix) == prefix
-            prefix = (*prefix, (base, length))
+            prefix = (*prefix, (base, end))

@@ -19,7 +19,7 @@ import json
 import numpy as np
 
 from workloads.content import Ints
-from workloads.fields import UNITS_NS, RowError, num_tokens, show, text, time_ns
+from workloads.fields import RowError, num_tokens, show, text, time_ns
 from workloads.intake import Intake
 from workloads.token_ids import Streams
 from workloads.tokenizer import load_tokenizer
@@ -164,7 +164,7 @@ class OpenAiReader(_TextReader):
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
-        intake.unit_ns = UNITS_NS[intake.options.time_unit or "ms"]
+        intake.clock.expect("ms")
 
     def row(self, line: int, value: object) -> None:
         """Take a request or a conversation."""
@@ -249,8 +249,7 @@ class LmcacheReader(_TextReader):
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
-        intake.unit_ns = UNITS_NS[intake.options.time_unit or "us"]
-        intake.dated = True
+        intake.clock.expect("us")
 
     def row(self, line: int, value: object) -> None:
         """Take a request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,54 +12,26 @@ from sim.types import Content
 Ints = NDArray[np.int64]
 
 
-class _NamedPrefixes:
-    """A stream in which the prefix that ends with position p has a number, its name.
-
-    The name of the prefix serves as the key of the block that ends there and as the id of the
-    token there: both need only be equal where the prefixes are.
-    """
-
-    __slots__ = ("num_tokens",)
-    num_tokens: int
-
-    def names(self, positions: Ints) -> Ints:
-        """Name the prefixes that end with these positions, which ascend from 0 up."""
-        raise NotImplementedError
-
-    def runs(self, stop: int) -> tuple[Ints, Ints]:
-        """Give the bases and lengths of the segments of the first ``stop`` tokens.
-
-        Two segments of a workload have the same base or share no name, and a base always follows
-        the same prefix, so that who has a segment has all of those before it. The last segment is
-        cut at ``stop``.
-        """
-        raise NotImplementedError
-
-    def block_keys(self, block_size: int) -> Ints:
-        """Name every full block; see `sim.types.Content.block_keys`."""
-        return self.names(np.arange(block_size - 1, self.num_tokens, block_size, dtype=np.int64))
-
-    def token_ids(self, start: int, stop: int) -> Ints:
-        """Tokens ``start`` to ``stop``; see `sim.types.Content.token_ids`."""
-        return self.names(np.arange(start, stop, dtype=np.int64))
-
-
-class Segments(_NamedPrefixes):
+class Segments:
     """A path of segments of any lengths.
 
-    The prefix that ends ``o`` tokens into segment j (from 0) is named ``bases[j] + o``.
+    The prefix that ends ``o`` tokens into segment j (from 0) is named ``bases[j] + o``. The name of
+    a prefix serves as the key of the block that ends there and as the id of the token there: both
+    need only be equal where the prefixes are.
 
     Parameters
     ----------
     bases
         First name of each segment, shape ``(k,)``. Ranges ``[base, base + length)`` of different
-        segments of one workload must not overlap, and a base belongs to one prefix only. Paths may
-        leave a segment before its end: the next base then always follows that many of its tokens.
+        segments of one workload must not overlap, and a base belongs to one prefix only, so that
+        who has a segment has all of those before it. Paths may leave a segment before its end: the
+        next base then always follows that many of its tokens.
     ends
         Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
     """
 
-    __slots__ = ("_bases", "_ends")
+    __slots__ = ("_bases", "_ends", "num_tokens")
+    num_tokens: int
 
     def __init__(self, bases: Ints, ends: Ints) -> None:
         self._bases = bases
@@ -70,12 +44,17 @@ class Segments(_NamedPrefixes):
         starts = np.concatenate(([0], self._ends[:-1]))
         return (self._bases - starts)[segment] + positions
 
-    def runs(self, stop: int) -> tuple[Ints, Ints]:
-        """Give the bases and lengths of the segments of the first ``stop`` tokens."""
-        ends = np.minimum(self._ends, stop)
-        lengths = np.diff(ends, prepend=0)
-        present = lengths > 0
-        return self._bases[present], lengths[present]
+    def path(self) -> tuple[list[int], list[int]]:
+        """Give bases and ends as plain lists."""
+        return self._bases.tolist(), self._ends.tolist()
+
+    def block_keys(self, block_size: int) -> Ints:
+        """Name every full block; see `sim.types.Content.block_keys`."""
+        return self.names(np.arange(block_size - 1, self.num_tokens, block_size, dtype=np.int64))
+
+    def token_ids(self, start: int, stop: int) -> Ints:
+        """Tokens ``start`` to ``stop``; see `sim.types.Content.token_ids`."""
+        return self.names(np.arange(start, stop, dtype=np.int64))
 
 
 class Interner:
@@ -135,22 +114,32 @@ class TokenIds:
         return self._tokens[start:stop]
 
 
-def runs(content: Content, stop: int) -> tuple[Ints, Ints]:
-    """Split the first ``stop`` tokens of any content into runs of consecutive names.
+def path(content: Content, stop: int) -> tuple[list[int], list[int]]:
+    """Spell the first ``stop`` tokens of any content as a path of segments.
 
     Returns
     -------
-    bases, lengths
-        Of the segments; a content without segments has a run per token.
+    bases, ends
+        First name of each segment and the position after it, as plain lists, which are quicker
+        than arrays for the few segments of most requests; a content without segments has one per
+        token.
     """
-    if isinstance(content, _NamedPrefixes):
-        return content.runs(stop)
-    names = content.block_keys(1)[:stop]
-    return names, np.ones_like(names)
+    if isinstance(content, Segments):
+        return cut(*content.path(), stop)
+    names = content.block_keys(1)[:stop].tolist()
+    return names, list(range(1, len(names) + 1))
+
+
+def cut(bases: list[int], ends: list[int], stop: int) -> tuple[list[int], list[int]]:
+    """Cut a path of segments to its first ``stop`` tokens."""
+    if not ends or ends[-1] <= stop:
+        return bases, ends
+    count = bisect_left(ends, stop) + 1 if stop > 0 else 0
+    return bases[:count], [*ends[: count - 1], stop] if count else []
 
 
 def prefix_names(content: Content, positions: Ints) -> Ints:
     """Name the prefixes of any content that end with these positions, which ascend from 0 up."""
-    if isinstance(content, _NamedPrefixes):
+    if isinstance(content, Segments):
         return content.names(positions)
     return content.block_keys(1)[positions]

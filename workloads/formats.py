@@ -188,7 +188,7 @@ def recognise(part: Part, head: bytes) -> str:
     """
     if head.startswith((b"{", b"[")):
         return _recognise_json(head)
-    first = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    first = head.replace(b"\r", b"\n").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     columns = {cell.strip() for cell in next(csv.reader([first]), [])}
     for name, wanted in (("azure", AZURE), ("burst", BURST)):
         if columns & set(wanted[1:]):
@@ -220,8 +220,8 @@ _TELLS: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("openai", frozenset(), frozenset({"body", "payload", "custom_id"})),
     ("bailian", frozenset({"parent_chat_id"}), frozenset({"hash_ids", "input_length", "chat_id"})),
     ("bailian", frozenset({"chat_id"}), frozenset({"hash_ids", "turn"})),
-    ("mooncake", frozenset(), frozenset({"hash_ids", "input_length", "input_tokens"})),
     ("tokens", frozenset(), frozenset(PROMPTS)),
+    ("mooncake", frozenset(), frozenset({"hash_ids", "input_length", "input_tokens"})),
     ("sharegpt", frozenset(), frozenset({"conversations"})),
     ("lmcache", frozenset({"input", "session_id"}), frozenset({"output"})),
     ("openai", frozenset(), frozenset({"messages", "prompt", "text_input", "text"})),

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import UsageError
-from workloads.content import Ints
+from workloads.content import Ints, cut
 from workloads.fields import RowError, show
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, cut_path, with_tail
+from workloads.tree import PrefixTree, with_tail
 
 
 class IdReader:
@@ -35,7 +35,7 @@ class IdReader:
             except OverflowError:
                 pass
             else:
-                if not len(ids) or ids.min() >= 0:
+                if not value or min(value) >= 0:
                     return ids
         return np.array([self._id(name, one) for one in value], dtype=np.int64)
 
@@ -165,7 +165,7 @@ class Turns:
         history = intake.path(turn.before)
         start = history.ends[-1]
         bases, ends = self._tree.insert(turn.ids, intake.last_name(turn.before))
-        bases, ends = cut_path(bases, ends, turn.num_named_tokens)
+        bases, ends = cut(bases, ends, turn.num_named_tokens)
         content = with_tail(
             [*history.bases, *bases],
             [*history.ends, *(start + end for end in ends)],

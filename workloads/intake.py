@@ -2,91 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import re
 from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from sim.errors import UsageError
 from sim.types import Request
-from workloads.content import Ints, Segments
-from workloads.fields import (
-    MAX_NS,
-    MAX_TOKENS,
-    UNITS_NS,
-    RowError,
-    epoch_unit,
-    show,
-    text,
-    time_ns,
-    unit_name,
-)
-from workloads.tree import Names, PrefixTree, cut_path, with_tail
+from workloads.clock import Clock, rows
+from workloads.content import Segments, cut
+from workloads.fields import MAX_NS, RowError, show, text
+from workloads.options import ReadOptions
+from workloads.tree import Names, PrefixTree, with_tail
 from workloads.workload import Workload
 
-Mode = Literal["strict", "lenient", "check"]
-
-SCOPE_FIELDS = frozenset((
-    "lora_id", "lora_name", "lora_path", "lora_request", "lora", "adapter", "adapter_id",
-    "cache_salt", "extra_key", "extra_keys", "mm_hash", "mm_hashes", "multimodal_hash",
-    "multi_modal_hash", "multi_modal_hashes", "image_hash", "image_hashes",
-))  # fmt: skip
-"""Keys that go into an engine's block hash beside the tokens: where they differ, nothing is
-shared."""
+_SCOPE = re.compile(r"lora|adapter|salt|^extra_?keys?$|^mm_|multi_?modal|image_hash", re.IGNORECASE)
+_NO_SCOPE: tuple[object, ...] = (None, "", 0, [], {})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How to read a trace.
+class _ScopeNames(dict[str, bool]):
+    """Whether a field goes into an engine's block hash beside the tokens, by its name."""
 
-    Attributes
-    ----------
-    num_requests
-        Read only the first so many; the rest of the source is not even looked at.
-    trace_block_size
-        Tokens that an id of the trace stands for; None for the format's own.
-    mode
-        ``strict``: refuse at the first row that cannot be used. ``lenient``: skip and count it,
-        and let a length win over ids that do not fit it. ``check``: collect every problem.
-    timed
-        Whether a row must say when it arrives. If not, rows without a time arrive with the row
-        before them.
-    time_unit
-        Unit of the time stamps, a key of ``UNITS_NS``; None for the format's own.
-    turns
-        Whether a row of a later turn holds the whole prompt (``cumulative``) or only what is new
-        (``delta``); None to tell from the rows.
-    tokenizer
-        Of texts; see `workloads.tokenizer`.
-    """
-
-    num_requests: int | None = None
-    trace_block_size: int | None = None
-    mode: Mode = "strict"
-    timed: bool = True
-    time_unit: str | None = None
-    turns: Literal["cumulative", "delta"] | None = None
-    tokenizer: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.trace_block_size is not None and not 1 <= self.trace_block_size <= MAX_TOKENS:
-            raise UsageError(
-                f"--trace-block-size is {self.trace_block_size}, but a block has from 1 to"
-                f" {MAX_TOKENS} tokens; give the number of tokens that an id of the trace stands"
-                " for."
-            )
-        if self.num_requests is not None and self.num_requests < 1:
-            raise UsageError(
-                f"--num-requests is {self.num_requests}, but at least 1 request is needed; leave"
-                " it out to read all."
-            )
-        if self.time_unit is not None and self.time_unit not in UNITS_NS:
-            raise UsageError(
-                f"--time-unit is {self.time_unit!r}, but must be one of {', '.join(UNITS_NS)}."
-            )
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = _SCOPE.search(name) is not None
+        return found
 
 
 @dataclass(slots=True)
@@ -118,12 +61,8 @@ class Intake:
         Tokens per unit of identity, set by readers of formats that have a unit.
     has_prefix_info
         Whether any row said something about its prefix.
-    common_clock
-        Whether the time stamps of all rows count from the same moment.
-    dated
-        Whether they are dates, which cannot be in a wrong unit.
-    unit_ns
-        Unit of the time stamps.
+    clock
+        Of the time stamps.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -139,9 +78,8 @@ class Intake:
         self.first_skipped = ""
         self.has_prefix_info = False
         self.identity_block_size = 1
-        self.common_clock = True
-        self.dated = False
-        self.unit_ns = UNITS_NS[options.time_unit or "ms"]
+        self.clock = Clock(options.time_unit)
+        self._scope_names = _ScopeNames()
         self._roots: dict[object, int] = {}
         self._ids: list[str | None] = []
         self._line_of: dict[str, str] = {}
@@ -150,8 +88,6 @@ class Intake:
         self._arrivals, self._thinks = array("q"), array("q")
         self._prompts, self._outputs = array("q"), array("q")
         self._session_arrival: dict[str, int] = {}
-        self._fractional = False
-        self._num_stamped = self._num_unstamped = 0
 
     def __len__(self) -> int:
         return len(self._arrivals)
@@ -217,10 +153,7 @@ class Intake:
     ) -> int:
         """Read a time stamp, or make do without where that may be."""
         if value is not None:
-            result = time_ns(name, value, self.unit_ns)
-            if isinstance(value, float) and not value.is_integer():
-                self._fractional = True
-            return result
+            return self.clock.read(name, value)
         if session_id in self._session_arrival and think_ns is not None:
             # A later turn that only says how long after the one before it comes: no earlier.
             return min(self._session_arrival[session_id] + think_ns, MAX_NS)
@@ -233,23 +166,19 @@ class Intake:
 
     def arrival_or_none_ns(self, name: str, value: object) -> int:
         """Read a time stamp where the format may lack it; either all rows have one or none."""
-        if value is None and not self._num_stamped:
-            self._num_unstamped += 1
-            return 0
-        if self._num_unstamped:
-            raise RowError(f"{name} is given, but the rows before have none")
-        result = self.arrival_ns(name, value)
-        self._num_stamped += 1
-        return result
+        return self.arrival_ns(name, value) if self.clock.has_stamp(name, value) else 0
 
     def scope(self, tree: PrefixTree, *rows: Mapping[str, object]) -> int:
         """Find the root for a row by the keys that keep equal tokens apart."""
+        is_scope = self._scope_names
         keys = tuple(
-            (name, repr(row[name]))
+            (name, json.dumps(row[name], sort_keys=True))
             for row in rows
-            for name in sorted(SCOPE_FIELDS & row.keys())
-            if row.get(name) not in (None, "", [], {})
+            for name in row
+            if is_scope[name] and row[name] not in _NO_SCOPE
         )
+        if len(keys) > 1:
+            keys = tuple(sorted(keys))
         if (tree, keys) not in self._roots:
             self._roots[tree, keys] = tree.root()
         return self._roots[tree, keys]
@@ -292,9 +221,7 @@ class Intake:
 
     def path(self, index: int) -> Path:
         """Segments of the whole stream of a request taken before."""
-        content = self._contents[index]
-        bases, lengths = content.runs(content.num_tokens)
-        return Path(bases.tolist(), np.cumsum(lengths).tolist())
+        return Path(*self._contents[index].path())
 
     def arrived_before(self, index: int, other: int) -> bool:
         """Whether a request arrives before another."""
@@ -314,7 +241,7 @@ class Intake:
         num_tokens = self._prompts[index] + self._outputs[index]
         if num_path_tokens < num_tokens or not self._outputs[index]:
             return False
-        bases, ends = cut_path(path.bases, path.ends, num_tokens)
+        bases, ends = cut(path.bases, path.ends, num_tokens)
         self._contents[index] = with_tail(bases, ends, num_tokens, self.names)
         self.num_continued += 1
         return True
@@ -336,7 +263,11 @@ class Intake:
             )
         arrivals = np.array(self._arrivals, dtype=np.int64)
         start_ns = int(arrivals.min())
-        warnings = [*self.said, *self._warnings(arrivals, start_ns)]
+        warnings = [
+            *self.said,
+            *self._warnings(),
+            *self.clock.warnings(arrivals, timed=self.options.timed),
+        ]
         order = np.argsort(arrivals, kind="stable").tolist()
         ids = self._filled_ids()
         requests = tuple(
@@ -371,62 +302,9 @@ class Intake:
             ids.append(name)
         return ids
 
-    def _warnings(self, arrivals: Ints, start_ns: int) -> list[str]:
+    def _warnings(self) -> list[str]:
         said = []
         if self.num_skipped and self.options.mode == "lenient":
-            said.append(f"{_rows(self.num_skipped)} skipped, {self.first_skipped}")
-        said += [f"{_rows(count)} {odd}" for odd, count in self.counts.items()]
-        if self.common_clock:
-            if num_late := int((arrivals < np.maximum.accumulate(arrivals)).sum()):
-                said.append(f"{_rows(num_late)} out of order, sorted by timestamp")
-            if self._num_unstamped and self.options.timed:
-                said.append(
-                    "no timestamps, so that all requests arrive at once; make arrivals with"
-                    " --arrival and --rate"
-                )
-            if start_ns and not self.dated:
-                said.append(
-                    f"the earliest timestamp is {start_ns / self.unit_ns:.15g}, which was taken"
-                    " as 0"
-                )
-            said += self._doubts_about_time(arrivals, start_ns)
+            said.append(f"{rows(self.num_skipped)} skipped, {self.first_skipped}")
+        said += [f"{rows(count)} {odd}" for odd, count in self.counts.items()]
         return said
-
-    def _doubts_about_time(self, arrivals: Ints, start_ns: int) -> list[str]:
-        """Say where a unit of time makes no sense: nobody sends so little or so much."""
-        if self.dated:
-            return []
-        spelt = unit_name(self.unit_ns)
-        unit = epoch_unit(start_ns / self.unit_ns) if start_ns else None
-        if unit is not None and UNITS_NS[unit] != self.unit_ns:
-            return [
-                f"timestamps were read as {spelt}, but look like {unit_name(UNITS_NS[unit])} since"
-                f" 1970; if they are, give --time-unit {unit}"
-            ]
-        span_s = int(arrivals.max() - start_ns) / 1e9
-        num_gaps = len(arrivals) - 1
-        if span_s <= 0:
-            return []
-        rate = num_gaps / span_s
-        if rate < _SLOWEST:
-            return [
-                f"{len(arrivals)} requests spread over {span_s:g} s, read as {spelt}, come"
-                f" {span_s / num_gaps:.6g} s apart, which makes little sense; if the unit is"
-                " another, give --time-unit"
-            ]
-        if rate > (_FASTEST_FRACTIONAL if self._fractional else _FASTEST):
-            return [
-                f"{len(arrivals)} requests within {span_s:g} s, read as {spelt}, are {rate:.6g} a"
-                " second, which makes little sense; if the unit is another, give --time-unit"
-            ]
-        return []
-
-
-_SLOWEST = 1 / 600
-"""Requests a second of a trace below which its unit of time is doubted."""
-_FASTEST, _FASTEST_FRACTIONAL = 500, 100
-"""The same for too many, and for time stamps with a fraction, as seconds have."""
-
-
-def _rows(count: int) -> str:
-    return f"{count} row" if count == 1 else f"{count} rows"

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 from sim.errors import UsageError
-from workloads.fields import MAX_NS, UNITS_NS, RowError, num_tokens, show, text
+from workloads.fields import MAX_NS, RowError, num_tokens, show, text
 from workloads.intake import Intake
 from workloads.lines import Rows
 from workloads.source import DamagedError, Part, lines
@@ -103,7 +103,7 @@ class BurstReader(_LengthsReader):
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
-        intake.unit_ns = UNITS_NS[intake.options.time_unit or "s"]
+        intake.clock.expect("s")
 
     def row(self, line: int, value: object) -> None:
         """Take a row."""
@@ -122,8 +122,8 @@ class AzureReader(_LengthsReader):
                 f"--time-unit {intake.options.time_unit} has no meaning for an Azure trace, which"
                 " holds dates and times; leave it out."
             )
-        intake.unit_ns = 1
-        intake.dated = True
+        intake.clock.unit_ns = 1
+        intake.clock.dated = True
 
     def row(self, line: int, value: object) -> None:
         """Take a row."""

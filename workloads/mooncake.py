@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from os import PathLike
 
-from workloads.fields import UNITS_NS, RowError, num_tokens, show, text, time_ns
+from workloads.content import cut
+from workloads.fields import RowError, num_tokens, show, text, time_ns
 from workloads.hash_ids import IdReader, Turns
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, cut_path, with_tail
+from workloads.tree import PrefixTree, with_tail
 from workloads.workload import Workload
 
 _ALIASES = {
@@ -42,7 +43,7 @@ class MooncakeReader:
         self.intake = intake
         self.unit = options.trace_block_size or self.block_size
         intake.identity_block_size = self.unit
-        intake.unit_ns = UNITS_NS[options.time_unit or self.time_unit]
+        intake.clock.expect(self.time_unit)
         self._tree = PrefixTree(intake.names, self.unit)
         self._turns = Turns(intake, self._tree, self.unit)
         self._ids = IdReader()
@@ -84,7 +85,7 @@ class MooncakeReader:
         intake.has_prefix_info |= len(ids) > 0
         root = intake.scope(self._tree, value)
         path = Path(*self._tree.insert(ids, root))
-        bases, ends = cut_path(path.bases, path.ends, num_prompt_tokens)
+        bases, ends = cut(path.bases, path.ends, num_prompt_tokens)
         content = with_tail(bases, ends, num_prompt_tokens + num_output_tokens, intake.names)
         index = intake.add(
             line,

@@ -10,7 +10,8 @@ from typing import Any
 from sim.errors import UsageError
 from workloads.fields import RowError
 from workloads.formats import AUTO, FORMATS, Reader, recognise
-from workloads.intake import Intake, ReadOptions
+from workloads.intake import Intake
+from workloads.options import ReadOptions
 from workloads.source import Source, check_head
 from workloads.workload import Workload
 

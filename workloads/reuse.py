@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.types import Request
-from workloads.content import runs
+from workloads.content import path
 
 Ints = NDArray[np.int64]
 
@@ -39,16 +39,20 @@ def shared_prefix_tokens(requests: Sequence[Request], *, outputs: bool = False) 
     shared = np.zeros(len(requests), dtype=np.int64)
     for index, request in enumerate(requests):
         stop = request.num_kv_tokens if outputs else request.num_prompt_tokens
-        bases, lengths = (part.tolist() for part in runs(request.content, stop))
+        bases, ends = path(request.content, stop)
         # A name stands for one whole prefix: where a segment was had, all those before it were.
         num_had = bisect_left(bases, True, key=lambda base: base not in longest)
+        start = 0
         if num_had:
             last = num_had - 1
-            num_tokens = sum(lengths[:last]) + min(lengths[last], longest[bases[last]])
-            shared[index] = min(num_tokens, request.num_prompt_tokens)
-            longest[bases[last]] = max(lengths[last], longest[bases[last]])
-        for base, length in zip(bases[num_had:], lengths[num_had:], strict=True):
-            longest[base] = length
+            start = ends[last - 1] if last else 0
+            had = longest[bases[last]]
+            shared[index] = min(start + min(ends[last] - start, had), request.num_prompt_tokens)
+            longest[bases[last]] = max(ends[last] - start, had)
+            start = ends[last]
+        for base, end in zip(bases[num_had:], ends[num_had:], strict=True):
+            longest[base] = end - start
+            start = end
     return shared
 
 

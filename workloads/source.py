@@ -26,6 +26,8 @@ STDIN = "-"
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_EMPTY_ZSTD = 20
+"""Bytes that a frame of nothing takes at most."""
 _PACKED = {
     b"PK\x03\x04": "is a zip archive; unpack it first",
     b"BZh": "is compressed with bzip2; unpack it first (bzip2 -d)",
@@ -157,7 +159,11 @@ def unpack(file: io.BufferedReader) -> io.BufferedReader:
         import pyarrow as pa  # noqa: PLC0415 - slow to import
 
         stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
-        return _buffered(_Plain(stream, "zstd"))
+        unpacked = _buffered(_Plain(stream, "zstd"))
+        # Where a frame breaks off before its first block is whole, the unpacker says nothing.
+        if len(head) > _EMPTY_ZSTD and not unpacked.peek(1):
+            raise DamagedError("damaged or cut-off zstd data")
+        return unpacked
     return file
 
 

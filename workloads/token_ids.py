@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.content import Ints
-from workloads.fields import UNITS_NS, RowError, num_tokens, show, text, time_ns
+from workloads.content import Ints, cut
+from workloads.fields import RowError, num_tokens, show, text, time_ns
 from workloads.hash_ids import IdReader, Turns
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, cut_path, with_tail
+from workloads.tree import PrefixTree, with_tail
 
 PROMPTS = ("token_ids", "prompt_token_ids", "input_token_ids", "input_tok_ids")
 _OUTPUTS = ("output_token_ids", "output_tok_ids")
@@ -67,7 +67,7 @@ class Streams:
         if session_id is None or not linked:
             return
         if session_id in self._last_turn:
-            path = Path(*cut_path(bases, ends, len(prompt)))
+            path = Path(*cut(bases, ends, len(prompt)))
             before, answer_is_known = self._last_turn[session_id]
             self._turns.add(
                 line, index, before, path, stream,
@@ -87,7 +87,7 @@ class TokenIdReader:
         self._intake = intake
         self._streams = Streams(intake)
         self._ids = IdReader()
-        intake.unit_ns = UNITS_NS[intake.options.time_unit or "ms"]
+        intake.clock.expect("ms")
 
     def row(self, line: int, value: object) -> None:
         """Take a row."""
@@ -100,7 +100,7 @@ class TokenIdReader:
         delay = value.get("delay")
         think_ns = None if delay is None else time_ns("delay", delay, 10**6)
         if value.get("arrival_time_ns") is not None and intake.options.time_unit is None:
-            intake.unit_ns = 1
+            intake.clock.unit_ns = 1
             arrival_ns = intake.arrival_ns("arrival_time_ns", value["arrival_time_ns"])
         else:
             arrival_ns = intake.arrival_ns(

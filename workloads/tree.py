@@ -7,11 +7,10 @@ an earlier one costs a few numbers.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 
 import numpy as np
 
-from workloads.content import Ints, Segments
+from workloads.content import Ints, Segments, cut
 
 _CHUNK = 1 << 18
 
@@ -97,10 +96,10 @@ class PrefixTree:
 
     def num_ids_after_several_prefixes(self) -> int:
         """Count the different ids that stand after more than one prefix."""
-        times: Counter[int] = Counter()
-        for segment in range(len(self._start)):
-            times.update(self._ids(segment).tolist())
-        return sum(count > 1 for count in times.values())
+        if not len(self._start):
+            return 0
+        ids = np.concatenate([self._ids(segment) for segment in range(len(self._start))])
+        return int((np.unique(ids, return_counts=True)[1] > 1).sum())
 
     def _add(self, ids: Ints) -> int:
         length = len(ids)
@@ -119,22 +118,13 @@ class PrefixTree:
         return self._chunks[chunk][first : first + self._length[segment]]
 
 
-def cut_path(bases: list[int], ends: list[int], stop: int) -> tuple[list[int], list[int]]:
-    """Cut a path of segments to its first ``stop`` tokens."""
-    for index, end in enumerate(ends):
-        if end >= stop:
-            count = index + (stop > (ends[index - 1] if index else 0))
-            return bases[:count], [*ends[: count - 1], stop] if count else []
-    return bases, ends
-
-
 def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) -> Segments:
     """Make a path a content of ``num_tokens``: cut it, or go on with tokens nobody else has."""
-    bases, ends = cut_path(bases, ends, num_tokens)
+    bases, ends = cut(bases, ends, num_tokens)
     num_named = ends[-1] if ends else 0
     if num_named < num_tokens:
         bases = [*bases, names.take(num_tokens - num_named)]
         ends = [*ends, num_tokens]
     # One array for both: a trace holds a million of these.
-    both = np.array([bases, ends], dtype=np.int64).reshape(2, -1)
-    return Segments(both[0], both[1])
+    both = np.array(bases + ends, dtype=np.int64)
+    return Segments(both[: len(bases)], both[len(bases) :])

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from workloads.fields import MAX_NS, UNITS_NS, RowError, num_tokens, show, text, time_ns
+from workloads.content import cut
+from workloads.fields import MAX_NS, RowError, num_tokens, show, text, time_ns
 from workloads.hash_ids import IdReader, Turns
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, cut_path, with_tail
+from workloads.tree import PrefixTree, with_tail
 
 _DEEPEST = 50
 
@@ -35,7 +36,7 @@ class WekaReader:
         self._shared_tree: PrefixTree | None = None
         self._unit: int | None = None
         self._num_sessions = 0
-        intake.unit_ns = UNITS_NS[intake.options.time_unit or "s"]
+        intake.clock.expect("s")
 
     def row(self, line: int, value: object) -> None:
         """Take a session; problems of its requests are named by their place in it."""
@@ -57,7 +58,7 @@ class WekaReader:
         self._unit = unit
         self._num_sessions += 1
         intake.identity_block_size = unit
-        intake.common_clock = self._num_sessions == 1
+        intake.clock.common = self._num_sessions == 1
         tree = PrefixTree(intake.names, unit)
         if scope == "global":
             tree = self._shared_tree = self._shared_tree or tree
@@ -106,7 +107,7 @@ class WekaReader:
         intake.has_prefix_info |= len(ids) > 0
         root = intake.scope(tree, value)
         bases, ends = tree.insert(ids, root)
-        bases, ends = cut_path(bases, ends, num_prompt_tokens)
+        bases, ends = cut(bases, ends, num_prompt_tokens)
         index = intake.add(
             place,
             with_tail(bases, ends, num_prompt_tokens + num_output_tokens, intake.names),
