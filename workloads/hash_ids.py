@@ -35,7 +35,7 @@ class IdReader:
             except OverflowError:
                 pass
             else:
-                if not value or min(value) >= 0:
+                if not value or (min(value) if len(value) < 100 else ids.min()) >= 0:
                     return ids
         return np.array([self._id(name, one) for one in value], dtype=np.int64)
 

@@ -7,6 +7,7 @@ an earlier one costs a few numbers.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class PrefixTree:
         Tokens that an id stands for.
     """
 
-    __slots__ = ("_base", "_child", "_chunks", "_fill", "_length", "_names", "_start", "_unit")
+    __slots__ = ("_base", "_child", "_chunks", "_fill", "_last", "_length", "_names", "_start", "_unit")
 
     def __init__(self, names: Names, unit: int = 1) -> None:
         self._names = names
@@ -51,6 +52,7 @@ class PrefixTree:
         self._child: dict[tuple[int, int], int] = {}
         self._chunks: list[Ints] = []
         self._fill = _CHUNK
+        self._last: tuple[int, Ints, list[int], list[int]] = (-1, np.empty(0, np.int64), [], [])
         self._start, self._length, self._base = array("q"), array("q"), array("q")
 
     def root(self) -> int:
@@ -72,10 +74,9 @@ class PrefixTree:
         bases, ends
             Of the segments, in tokens.
         """
-        bases: list[int] = []
-        ends: list[int] = []
-        at, name, unit = 0, root, self._unit
-        num_ids = len(ids)
+        unit, num_ids = self._unit, len(ids)
+        at, bases, ends = self._as_before(ids, root)
+        name = bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1 if at else root
         while at < num_ids:
             child = self._child.get((name, int(ids[at])))
             if child is None:
@@ -92,7 +93,24 @@ class PrefixTree:
             bases.append(base)
             ends.append(at * unit)
             name = base + common * unit - 1
+        self._last = (root, ids, bases, ends)
         return bases, ends
+
+    def _as_before(self, ids: Ints, root: int) -> tuple[int, list[int], list[int]]:
+        """Take over segments that a stream has in common with the one before it.
+
+        Turns of a session follow one another and differ in their ends. The last common segment is
+        left to be walked, since it may go on further than the stream before did.
+        """
+        last_root, last_ids, bases, ends = self._last
+        num_common = min(len(ids), len(last_ids)) if root == last_root else 0
+        if num_common:
+            differs = ids[:num_common] != last_ids[:num_common]
+            first = int(differs.argmax())
+            num_common = first if differs[first] else num_common
+        count = bisect_left(ends, num_common * self._unit)
+        at = ends[count - 1] // self._unit if count else 0
+        return at, bases[:count], ends[:count]
 
     def num_ids_after_several_prefixes(self) -> int:
         """Count the different ids that stand after more than one prefix."""
