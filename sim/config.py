@@ -141,8 +141,9 @@ class RunConfig:
     arrival: str = _setting(
         "trace",
         "Arrivals",
-        "When requests arrive: as recorded, or by a process with --rate.",
-        choices=("trace", "poisson", "gamma", "constant"),
+        "When requests arrive: as recorded, or by a process with --rate; with --sessions closed, "
+        "when sessions start.",
+        choices=("trace", "poisson", "gamma", "weibull", "constant", "day"),
     )
     rate: float | None = _setting(
         None, "Arrivals", "Requests per second of the process.", above=0.0, optional=True
@@ -150,7 +151,7 @@ class RunConfig:
     burstiness: float = _setting(
         1.0,
         "Arrivals",
-        "Shape of the gamma process: 1 is Poisson, smaller is burstier.",
+        "Shape of the gamma or Weibull process: 1 is Poisson, smaller is burstier.",
         above=0.0,
     )
     rate_scale: float = _setting(

@@ -163,6 +163,7 @@ def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ..
         rate=config.rate,
         burstiness=config.burstiness,
         seed=config.seed,
+        session_starts=config.sessions == "closed",
     )
     return requests if config.rate_scale == 1 else scale_rate(requests, config.rate_scale)
 

@@ -1,10 +1,12 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sim.errors import UsageError
 from workloads import ARRIVALS, retime, scale_rate
+from workloads.arrivals import DAY_S
 from workloads.shared_prefix import shared_prefix
 
 REQUESTS = shared_prefix(num_requests=20_000, hit_rate=0, prompt=1, output=0).requests
@@ -16,7 +18,16 @@ def gaps_s(requests):
 
 @pytest.mark.parametrize(
     ("kind", "burstiness", "cv"),
-    [("poisson", 1, 1), ("gamma", 1, 1), ("gamma", 0.25, 2), ("gamma", 4, 0.5), ("constant", 1, 0)],
+    [
+        ("poisson", 1, 1),
+        ("gamma", 1, 1),
+        ("gamma", 0.25, 2),
+        ("gamma", 4, 0.5),
+        ("constant", 1, 0),
+        ("weibull", 1, 1),
+        ("weibull", 0.5, 5**0.5),
+        ("weibull", 2, 0.5227),
+    ],
 )
 def test_rate_and_burstiness(kind, burstiness, cv):
     requests = retime(REQUESTS, kind, rate=8, burstiness=burstiness, seed=1)
@@ -27,6 +38,30 @@ def test_rate_and_burstiness(kind, burstiness, cv):
     assert gaps.min() >= 0
     assert [r.request_id for r in requests] == [r.request_id for r in REQUESTS]
     assert all(type(r.arrival_ns) is int for r in requests[:10])
+
+
+def test_a_day_has_its_curve():
+    requests = retime(REQUESTS, "day", rate=len(REQUESTS) / DAY_S / 2, seed=1)
+    hours = np.array([request.arrival_ns for request in requests]) / 3.6e12 % 24
+    counts, _ = np.histogram(hours, bins=24, range=(0, 24))
+    middle = np.arange(24) + 0.5
+    expected = len(REQUESTS) / 24 * (1 - 0.8 * np.cos(2 * np.pi * middle / 24))
+    assert requests[-1].arrival_ns / 1e9 == pytest.approx(2 * DAY_S, rel=0.02)
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all(), "as far as chance goes"
+    assert counts.sum() == len(REQUESTS)
+
+
+def test_session_starts_are_drawn_and_turns_follow():
+    ns = 10**9
+    rows = [("a", 0), (None, 1), ("b", 2), ("a", 3), ("b", 4), ("a", 50)]
+    requests = [
+        replace(REQUESTS[i], session_id=session, arrival_ns=time * ns)
+        for i, (session, time) in enumerate(rows)
+    ]
+    moved = retime(requests, "constant", rate=0.1, session_starts=True)
+    by_id = {request.request_id: request.arrival_ns // ns for request in moved}
+    assert [by_id[str(i)] for i in range(6)] == [0, 10, 20, 3, 22, 50]
+    assert [request.arrival_ns // ns for request in moved] == [0, 3, 10, 20, 22, 50]
 
 
 def test_the_seed_decides():

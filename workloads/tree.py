@@ -42,7 +42,17 @@ class PrefixTree:
         Tokens that an id stands for.
     """
 
-    __slots__ = ("_base", "_child", "_chunks", "_fill", "_last", "_length", "_names", "_start", "_unit")
+    __slots__ = (
+        "_base",
+        "_child",
+        "_chunks",
+        "_fill",
+        "_last",
+        "_length",
+        "_names",
+        "_start",
+        "_unit",
+    )
 
     def __init__(self, names: Names, unit: int = 1) -> None:
         self._names = names
