@@ -17,7 +17,7 @@ from workloads.reader import Checked, check_trace, read
 from workloads.reuse import infinite_hit_rate, shared_prefix_tokens
 from workloads.source import STDIN
 from workloads.workload import Workload
-from workloads.write import write_mooncake
+from workloads.write import write_mooncake, write_trace
 
 __all__ = [
     "ARRIVALS",
@@ -37,6 +37,7 @@ __all__ = [
     "scale_rate",
     "shared_prefix_tokens",
     "write_mooncake",
+    "write_trace",
 ]
 
 

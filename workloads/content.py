@@ -25,7 +25,7 @@ class Segments:
         First name of each segment, shape ``(k,)``. Ranges ``[base, base + length)`` of different
         segments of one workload must not overlap, and a base belongs to one prefix only, so that
         who has a segment has all of those before it. Paths may leave a segment before its end: the
-        next base then always follows that many of its tokens.
+        next base then always follows that many of its tokens. Names ascend along a path.
     ends
         Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
     """

@@ -67,31 +67,49 @@ def write_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Trace file to write (JSONL).")
     ],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="mooncake|bailian|tokens", help="Form to write; tokens keeps every hit."
+        ),
+    ] = "mooncake",
     ids_block_size: Annotated[
         str | None,
         typer.Option(
             "--ids-block-size",
             metavar="INTEGER",
-            help="Tokens that one written hash id stands for. (default: 512)",
+            help="Tokens that one written hash id stands for. (default: the workload's own, else"
+            " 512, or 16 for bailian)",
             show_default=False,
+        ),
+    ] = None,
+    anonymise: Annotated[
+        str | None,
+        typer.Option(
+            "--anonymise",
+            metavar="KEY",
+            help="Write keyed hashes in place of all ids, so that traffic can be shared.",
         ),
     ] = None,
     **chosen: Any,  # noqa: ANN401
 ) -> None:
-    """Write a workload as Mooncake JSONL that reads back with the same hits."""
+    """Write a workload as a trace; what the form cannot hold is found by reading it back."""
     from sim import experiment  # noqa: PLC0415 - keeps --help quick
-    from workloads import write_mooncake  # noqa: PLC0415
+    from workloads.write import FORMS, default_block_size, write_trace  # noqa: PLC0415
 
     config = RunConfig(**settings_of(chosen))
     size = _ids_block_size(ids_block_size)
     workload = experiment.load_workload(config)
     timed = dataclasses.replace(workload, requests=experiment.prepare_requests(config, workload))
     warn(workload.warnings)
-    warn(write_mooncake(timed, output, trace_block_size=size))
+    warn(write_trace(timed, output, form, trace_block_size=size, key=anonymise))
     note(f"{len(timed.requests)} requests are in {output}.")
+    size = size or default_block_size(timed, form)
+    if size != FORMS[form]:
+        note(f"its ids stand for {size} tokens: read it with --trace-block-size {size}.")
 
 
-def _ids_block_size(text: str | None) -> int:
+def _ids_block_size(text: str | None) -> int | None:
     """Parse ``--ids-block-size``.
 
     Raises
@@ -100,7 +118,7 @@ def _ids_block_size(text: str | None) -> int:
         It is no whole number of tokens that a block can have.
     """
     if text is None:
-        return 512
+        return None
     size = int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0
     if not 1 <= size < 2**31:
         raise UsageError(
