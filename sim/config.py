@@ -142,8 +142,8 @@ class RunConfig:
         "trace",
         "Arrivals",
         "When requests arrive: as recorded, or by a process with --rate; with --sessions closed, "
-        "when sessions start.",
-        choices=("trace", "poisson", "gamma", "weibull", "constant", "day"),
+        "when sessions start. 'users': --users of them, each of whom sends the next when answered.",
+        choices=("trace", "poisson", "gamma", "weibull", "constant", "day", "users"),
     )
     rate: float | None = _setting(
         None, "Arrivals", "Requests per second of the process.", above=0.0, optional=True
@@ -153,6 +153,16 @@ class RunConfig:
         "Arrivals",
         "Shape of the gamma or Weibull process: 1 is Poisson, smaller is burstier.",
         above=0.0,
+    )
+    users: int | None = _setting(
+        None, "Arrivals", "Users of a closed loop.", minimum=1, optional=True
+    )
+    duration: float | None = _setting(
+        None,
+        "Arrivals",
+        "Leave out requests that would arrive later than so many seconds.",
+        above=0.0,
+        optional=True,
     )
     rate_scale: float = _setting(
         1.0, "Arrivals", "Speed up recorded arrivals by this factor.", above=0.0

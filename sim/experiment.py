@@ -32,6 +32,7 @@ from workloads import (
     Checked,
     Workload,
     check_trace,
+    cut_duration,
     dials,
     infinite_hit_rate,
     is_source,
@@ -156,7 +157,7 @@ def _infinite_hit_rate(requests: tuple[Request, ...], block_size: int, outputs: 
 
 
 def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ...]:
-    """Apply arrival process and rate scale."""
+    """Apply arrival process, rate scale and duration."""
     requests = retime(
         workload.requests,
         config.arrival,
@@ -164,8 +165,11 @@ def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ..
         burstiness=config.burstiness,
         seed=config.seed,
         session_starts=config.sessions == "closed",
+        users=config.users,
     )
-    return requests if config.rate_scale == 1 else scale_rate(requests, config.rate_scale)
+    if config.rate_scale != 1:
+        requests = scale_rate(requests, config.rate_scale)
+    return requests if config.duration is None else cut_duration(requests, config.duration)
 
 
 def num_blocks_of(config: RunConfig, workload: Workload) -> int:
@@ -282,7 +286,7 @@ def run(
     run_id = config.run_id(VERSION)
     table = request_table(recorder, run_id)
     ceiling = (
-        _infinite_hit_rate(workload.requests, config.block_size, config.reuse == "all")
+        _infinite_hit_rate(requests, config.block_size, config.reuse == "all")
         if workload.has_prefix_info
         else float("nan")
     )
@@ -364,6 +368,9 @@ def _show_args(args: Args) -> str:
 def _show_arrival(config: RunConfig) -> str:
     if config.arrival == "trace":
         return "trace" if config.sessions == "open" else "trace, closed loop"
-    shape = f" burstiness={config.burstiness:g}" if config.arrival == "gamma" else ""
+    if config.arrival == "users":
+        return f"{config.users} users, closed loop"
+    has_shape = config.arrival in ("gamma", "weibull")
+    shape = f" burstiness={config.burstiness:g}" if has_shape else ""
     closed = "" if config.sessions == "open" else ", closed loop"
     return f"{config.arrival} {config.rate:g}/s{shape}{closed}"

@@ -8,7 +8,7 @@ from os.path import exists
 from typing import Any
 
 from sim.errors import UsageError
-from workloads.arrivals import ARRIVALS, retime, scale_rate
+from workloads.arrivals import ARRIVALS, cut_duration, retime, scale_rate
 from workloads.describe import describe
 from workloads.formats import FORMATS
 from workloads.generators import GENERATORS, dials, generate
@@ -26,6 +26,7 @@ __all__ = [
     "Checked",
     "Workload",
     "check_trace",
+    "cut_duration",
     "describe",
     "dials",
     "infinite_hit_rate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from sim.errors import UsageError
 from sim.types import Request
 from workloads.fields import MAX_NS
 
-ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day")
+ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
 DAY_S = 86_400
 """Period of the day's curve, s."""
@@ -91,6 +92,7 @@ def retime(
     burstiness: float = 1.0,
     seed: int = 0,
     session_starts: bool = False,
+    users: int | None = None,
 ) -> tuple[Request, ...]:
     """Give requests new arrival times.
 
@@ -110,6 +112,8 @@ def retime(
         Draw times for the first turns of sessions only, and for requests without a session; later
         turns stay as long after the first as they were. Otherwise every request gets a time of its
         own, and their order stays.
+    users
+        Of the kind ``users``, and only of it; see `serve_users`.
 
     Raises
     ------
@@ -127,13 +131,24 @@ def retime(
             " gamma or weibull, or leave it out."
         )
     _check_positive("--burstiness", burstiness)
+    if (kind == "users") != (users is not None):
+        raise UsageError(
+            "--arrival users needs --users, such as --users 8."
+            if users is None
+            else f"--users {users} has no meaning with --arrival {kind}; give --arrival users or"
+            " leave it out."
+        )
+    if kind in ("trace", "users") and rate is not None:
+        raise UsageError(
+            f"--rate {rate:g} has no meaning with --arrival {kind}; give another --arrival, or"
+            " --rate-scale to speed a trace up."
+        )
     if kind == "trace":
-        if rate is not None:
-            raise UsageError(
-                f"--rate {rate:g} has no meaning with --arrival trace; give another --arrival, or"
-                " --rate-scale to speed the trace up."
-            )
         return tuple(requests)
+    if users is not None:
+        if not session_starts:
+            raise UsageError("--arrival users is a closed loop; give --sessions closed too.")
+        return serve_users(requests, users)
     if rate is None:
         raise UsageError(
             f"--arrival {kind} needs a rate; give --rate in requests per second, such as --rate 4."
@@ -153,6 +168,47 @@ def retime(
         raise UsageError(f"--rate {rate:g} puts a turn beyond 292 years; raise it.")
     moved = _at(requests, times)
     return tuple(sorted(moved, key=lambda request: request.arrival_ns)) if session_starts else moved
+
+
+def serve_users(requests: Sequence[Request], users: int) -> tuple[Request, ...]:
+    """Hand the sessions, and requests without one, to users in turn.
+
+    A user sends everything of one session, then at once that of the next, each request when the
+    one before is answered and thought over. All start at 0.
+
+    Returns
+    -------
+    Requests in sessions named after users; one may wait for another of an earlier session.
+    """
+    firsts = _first_turns(requests)
+    user_of = {first: number % users for number, first in enumerate(sorted(set(firsts)))}
+    queues: list[list[Request]] = [[] for _ in range(users)]
+    # All of a session stands together, in the order of its turns.
+    for index in sorted(range(len(requests)), key=lambda index: (firsts[index], index)):
+        user = user_of[firsts[index]]
+        think_ns = requests[index].think_ns if firsts[index] != index else None
+        queues[user].append(
+            replace(
+                requests[index],
+                arrival_ns=0,
+                session_id=f"user {user}",
+                think_ns=(think_ns or 0) if queues[user] else None,
+            )
+        )
+    # As every user's own order counts only, take one of each in turn.
+    return tuple(r for row in zip_longest(*queues) for r in row if r is not None)
+
+
+def cut_duration(requests: Sequence[Request], duration_s: float) -> tuple[Request, ...]:
+    """Leave out what arrives later than ``duration_s``.
+
+    Raises
+    ------
+    UsageError
+        If ``duration_s`` is not above 0.
+    """
+    _check_positive("--duration", duration_s)
+    return tuple(r for r in requests if r.arrival_ns <= duration_s * 1e9)
 
 
 def _first_turns(requests: Sequence[Request]) -> list[int]:
