@@ -102,7 +102,10 @@ def test_a_sweep_with_one_bad_point_keeps_the_others(prefixsim, tmp_path):
 
 
 BAD = [
-    (["run", "nope"], "workload 'nope' is neither a generator (shared-prefix, multi-turn, agent, few-shot, rag,"),
+    (
+        ["run", "nope"],
+        "workload 'nope' is neither a generator (shared-prefix, multi-turn, agent, few-shot, rag,",
+    ),
     (["run", "shared-prefix", "--block-size", "x"], "--block-size 'x' must be a whole number"),
     (["run", "shared-prefix", "--policy", "lru"], "--policy 'lru' is not a policy: choose one of"),
     (["run", "shared-prefix", "--policy", "os:nope"], "has no class 'nope'"),

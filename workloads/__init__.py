@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.errors import UsageError
 from workloads.arrivals import ARRIVALS, cut_duration, retime, scale_rate
-from workloads.describe import describe
+from workloads.describe import MEANINGS, describe, doubt_about_block_size
 from workloads.formats import FORMATS
 from workloads.generators import GENERATORS, dials, generate
 from workloads.mooncake import read_mooncake
@@ -23,12 +23,14 @@ __all__ = [
     "ARRIVALS",
     "FORMATS",
     "GENERATORS",
+    "MEANINGS",
     "Checked",
     "Workload",
     "check_trace",
     "cut_duration",
     "describe",
     "dials",
+    "doubt_about_block_size",
     "infinite_hit_rate",
     "is_source",
     "load",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from sim.cli.options import settings_of, with_settings
 from sim.cli.output import note, out, print_json, table, warn
 from sim.config import Group, RunConfig
 from sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from workloads import Workload
 
 _TRACE: tuple[Group, ...] = ("Workload",)
 
@@ -37,11 +40,19 @@ def describe_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object (an array for several sizes).")
     ] = False,
+    model: Annotated[
+        str, typer.Option("--model", help="Model whose KV cache the working set is stated for.")
+    ] = "llama-3-8b",
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw a page of pictures too (png, svg, pdf)."),
+    ] = None,
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """Count lengths, arrivals, sharing, and what an infinite cache would hit."""
     from sim import experiment  # noqa: PLC0415 - keeps --help quick
-    from workloads import describe  # noqa: PLC0415
+    from sim.presets import list_presets, load_preset  # noqa: PLC0415
+    from workloads import MEANINGS, describe, doubt_about_block_size  # noqa: PLC0415
 
     sizes = [
         RunConfig(**settings_of(chosen), block_size=size.strip())  # type: ignore[arg-type]
@@ -49,16 +60,43 @@ def describe_command(
     ]
     workload = experiment.load_workload(sizes[0])
     timed = dataclasses.replace(workload, requests=experiment.prepare_requests(sizes[0], workload))
+    gpus = [gpu for name, gpu in list_presets() if name == model]
+    bytes_per_token = load_preset(model, *gpus[:1] or ("h100",)).model.kv_bytes_per_token
     rows = [describe(timed, config.block_size) for config in sizes]
+    for row in rows:
+        tokens = row["working_set_tokens"]
+        row["working_set_gib"] = (
+            tokens * bytes_per_token / 2**30 if isinstance(tokens, int) else None
+        )
     warn(workload.warnings)
+    warn(filter(None, (doubt_about_block_size(timed, config.block_size) for config in sizes)))
+    if not workload.has_prefix_info:
+        warn([f"{workload.name} says nothing about shared prefixes: no hit rate is available."])
     for sentence in workload.notes:
         note(sentence)
+    if plot is not None:
+        _draw(timed, rows[0], plot)
     if as_json:
         print_json(rows[0] if len(rows) == 1 else rows)
         return
-    headings = ["figure", *(f"block size {config.block_size}" for config in sizes)]
-    names = [name for name in rows[0] if name != "block_size"]
-    out().print(table("", headings, [[name, *(row[name] for row in rows)] for name in names]))
+    headings = ["figure", *(f"block size {config.block_size}" for config in sizes), "meaning"]
+    meanings = {**MEANINGS, "working_set_gib": f"their KV cache in {model}, bf16, GiB"}
+    names = [name for name in rows[0] if name not in ("block_size", "name")]
+    title = str(rows[0]["name"])
+    grid = [[name, *(row[name] for row in rows), meanings[name]] for name in names]
+    out().print(table(title, headings, grid))
+
+
+def _draw(workload: Workload, figures: dict[str, Any], path: Path) -> None:
+    from sim.plots.workload import save_page, workload_page  # noqa: PLC0415
+    from workloads.structure import sharing  # noqa: PLC0415
+
+    gaps_ns: list[int] = []
+    if workload.has_prefix_info:
+        gaps_ns = sharing(workload.requests).gap_ns.tolist()
+    gaps_s = [gap_ns / 1e9 for gap_ns in gaps_ns if gap_ns >= 0]
+    save_page(workload_page(workload.requests, figures, gaps_s), path)
+    note(f"the page is in {path}.")
 
 
 @app.command("write")
