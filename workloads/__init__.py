@@ -8,6 +8,7 @@ from os.path import exists
 from typing import Any
 
 from sim.errors import UsageError
+from workloads.added_sharing import add_sharing
 from workloads.arrivals import ARRIVALS, cut_duration, retime, scale_rate
 from workloads.describe import MEANINGS, describe, doubt_about_block_size
 from workloads.formats import FORMATS
@@ -68,7 +69,7 @@ def load(
     num_requests
         Requests to generate, or to read at most.
     args
-        Dials of the generator; see `generate`.
+        Dials of the generator, see `generate`; of `add_sharing` for a trace of lengths only.
     format_name, lenient, **options
         How to read a trace; see `workloads.reader.read` and `workloads.intake.ReadOptions`.
         Generators have no use for them.
@@ -95,13 +96,14 @@ def load(
             args["num_requests"] = num_requests
         _refuse_options_of_traces(name, {"format_name": format_name, "lenient": lenient, **options})
         return generate(name, args)
-    if args:
+    mode = "lenient" if lenient else "strict"
+    workload = read(name, format_name, num_requests=num_requests, mode=mode, **options)
+    if args and workload.has_prefix_info:
         raise UsageError(
             f"{name} is a trace file, which has no dials, but {', '.join(args)} was given; leave it"
             f" out or use a generator ({', '.join(GENERATORS)})."
         )
-    mode = "lenient" if lenient else "strict"
-    return read(name, format_name, num_requests=num_requests, mode=mode, **options)
+    return add_sharing(workload, args) if args else workload
 
 
 _UNUSED = (None, False, "auto")
