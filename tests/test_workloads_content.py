@@ -1,7 +1,10 @@
+from unittest import mock
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workloads import tree as tree_module
 from workloads.content import Interner, Segments, TokenIds, cut, path, prefix_names
 from workloads.tree import Names, PrefixTree, with_tail
 
@@ -134,3 +137,12 @@ def test_a_segment_follows_one_prefix_only(paths):
         for base, end in zip(*content.path(), strict=True):
             assert before.setdefault(base, prefix) == prefix
             prefix = (*prefix, (base, end))
+
+
+@given(paths)
+def test_the_way_taken_over_from_the_stream_before_is_the_way_walked(paths):
+    spelt = []
+    for long in (1, 10**9):
+        with mock.patch.object(tree_module, "_LONG", long):
+            spelt.append([content.path() for content, _ in build(paths)])
+    assert spelt[0] == spelt[1]

@@ -485,3 +485,11 @@ def test_a_missing_library_is_named_with_its_installation(save, monkeypatch, tmp
     path = save("{}", "tokenizer.json")
     message = refused(save(lines({"prompt": "x"})), tokenizer=str(path))
     assert "pip install 'prefixsim[tokenizers]'" in message
+
+
+def test_options_about_what_a_format_lacks_are_refused(save):
+    path = save(EXAMPLES["mooncake"])
+    assert "--tokenizer bytes has no meaning for Mooncake" in refused(path, tokenizer="bytes")
+    for name in ("azure", "tokens", "openai"):
+        message = refused(save(EXAMPLES[name]), trace_block_size=16)
+        assert "--trace-block-size 16 has no meaning for" in message

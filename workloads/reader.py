@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.errors import UsageError
 from workloads.fields import RowError
-from workloads.formats import AUTO, FORMATS, Reader, recognise
+from workloads.formats import AUTO, FORMATS, Format, Reader, recognise
 from workloads.intake import Intake
 from workloads.options import ReadOptions
 from workloads.source import Source, check_head
@@ -94,6 +94,7 @@ def read_into(intake: Intake, source: Source, format_name: str) -> None:
             if reader is None:
                 name = recognise(part, head) if format_name == AUTO else format_name
                 form = FORMATS[name]
+                _refuse_what_means_nothing(intake.options, form)
                 reader = form.reader(intake)
             elif not form.many_files:
                 raise UsageError(
@@ -115,3 +116,17 @@ def read_into(intake: Intake, source: Source, format_name: str) -> None:
     intake.where = source.name
     if reader is not None:
         reader.finish()
+
+
+def _refuse_what_means_nothing(options: ReadOptions, form: Format) -> None:
+    """Refuse options that say something about what a format does not hold."""
+    if options.tokenizer is not None and form.block != "text":
+        raise UsageError(
+            f"--tokenizer {options.tokenizer} has no meaning for {form.title}, which holds no text;"
+            " leave it out."
+        )
+    if options.trace_block_size is not None and form.block in ("text", "no ids", "1 token"):
+        raise UsageError(
+            f"--trace-block-size {options.trace_block_size} has no meaning for {form.title}, which"
+            " holds no ids of blocks; leave it out."
+        )

@@ -14,6 +14,8 @@ import numpy as np
 from workloads.content import Ints, Segments, cut
 
 _CHUNK = 1 << 18
+_LONG = 64
+"""Ids from which on a comparison with the stream before takes less than a walk."""
 
 
 class Names:
@@ -113,7 +115,9 @@ class PrefixTree:
         left to be walked, since it may go on further than the stream before did.
         """
         last_root, last_ids, bases, ends = self._last
-        num_common = min(len(ids), len(last_ids)) if root == last_root else 0
+        if root != last_root or len(ids) < _LONG:
+            return 0, [], []
+        num_common = min(len(ids), len(last_ids))
         if num_common:
             differs = ids[:num_common] != last_ids[:num_common]
             first = int(differs.argmax())

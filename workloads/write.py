@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
@@ -238,12 +239,14 @@ def _losses(workload: Workload, part: Path, form: str, size: int) -> tuple[str, 
     if not workload.has_prefix_info:
         return ()
     said = []
+    lost = 0.0
     again = read(part, form, trace_block_size=None if form == "tokens" else size)
     for outputs, what in ((False, ""), (True, " and of earlier answers")):
         before = infinite_hit_rate(workload.requests, 1, outputs=outputs)
         after = infinite_hit_rate(again.requests, 1, outputs=outputs)
-        if after == before:
-            continue
+        if after == before or (outputs and math.isclose(before - after, lost)):
+            continue  # nothing is lost, or nothing more than was said
+        lost = before - after
         own = workload.identity_block_size
         if outputs:
             reason = (

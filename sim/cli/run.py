@@ -33,7 +33,8 @@ def command(
 ) -> None:
     """Replay one workload through one policy.
 
-    WORKLOAD is a trace file (Mooncake JSONL) or the name of a generator (shared-prefix).
+    WORKLOAD is a trace ('prefixsim workload formats' lists what is read) or the name of a generator
+    ('prefixsim workload generators'); - is standard input.
     """
     from sim import experiment, store  # noqa: PLC0415 - keeps --help quick
 
