@@ -144,33 +144,33 @@ class TreeShape:
 def tree_shape(requests: Sequence[Request]) -> TreeShape:
     """Find the branching points of the prompts' tree."""
     root = -1
-    paths = [path(request.content, request.num_prompt_tokens) for request in requests]
-    ways: dict[int, set[int]] = {}  # by the name of a prefix, the names that follow it
+    ways: dict[int, int] = {}  # by the name of a prefix, segments that begin after it
     longest: dict[int, int] = {}
-    for bases, ends in paths:
+    for request in requests:
         name, start = root, 0
-        for base, end in zip(bases, ends, strict=True):
-            ways.setdefault(name, set()).add(base)
+        for base, end in zip(*path(request.content, request.num_prompt_tokens), strict=True):
+            if base not in longest:  # a segment begins after one prefix only
+                ways[name] = ways.get(name, 0) + 1
             longest[base] = max(end - start, longest.get(base, 0))
             name, start = base + end - start - 1, end
     # A prefix that is left inside a segment also goes on in that segment, if any prompt does.
-    ends_of = sorted(longest)
-    for name, after in ways.items():
-        position = bisect_left(ends_of, name + 1) - 1
-        if position >= 0 and name != root:
-            base = ends_of[position]
-            if base <= name < base + longest[base] - 1:
-                after.add(name + 1)
-    fan_out = {name: len(after) for name, after in ways.items() if len(after) > 1}
+    bases = sorted(longest)
+    fan_out = {}
+    for name, count in ways.items():
+        position = bisect_left(bases, name + 1) - 1
+        inside = bases[position] if position >= 0 and name != root else None
+        goes_on = inside is not None and name < inside + longest[inside] - 1
+        if count + goes_on > 1:
+            fan_out[name] = count + goes_on
     points = sorted(name for name in fan_out if name != root)
-    depth = np.zeros(len(paths), np.int64)
-    for index, (bases, ends) in enumerate(paths):
-        start, count = 0, int(root in fan_out)
-        for base, end in zip(bases, ends, strict=True):
+    depth = np.zeros(len(requests), np.int64)
+    for index, request in enumerate(requests):
+        start, num_points = 0, int(root in fan_out)
+        for base, end in zip(*path(request.content, request.num_prompt_tokens), strict=True):
             # Branching points inside what the path has of the segment, its own end included.
-            count += bisect_left(points, base + end - start) - bisect_left(points, base)
+            num_points += bisect_left(points, base + end - start) - bisect_left(points, base)
             start = end
-        depth[index] = count
+        depth[index] = num_points
     return TreeShape(np.array(list(fan_out.values()), np.int64), depth)
 
 
