@@ -36,10 +36,10 @@ class Renamed:
         """Name tokens."""
         return self._content.token_ids(start, stop) + self._shift
 
-    def runs(self, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Name segments."""
-        bases, lengths = self._content.runs(stop)  # type: ignore[attr-defined]
-        return bases + self._shift, lengths
+    def path(self) -> tuple[list[int], list[int]]:
+        """Name segments, and say where they end."""
+        bases, ends = self._content.path()  # type: ignore[attr-defined]
+        return [base + self._shift for base in bases], ends
 
 
 def copies(requests: Sequence[Request], num_copies: int) -> list[Request]:

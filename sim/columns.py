@@ -32,7 +32,7 @@ COLUMNS: tuple[Column, ...] = (
         workload | str | | trace file or generator
         workload_digest | str | | digest of the trace file, empty for a generator
         workload_args | str | | dials of the generator
-        trace_block_size | int64 | tokens | tokens that a hash id of the trace stands for
+        trace_block_size | int64 | tokens | tokens that the workload tells apart: a hash id's, or 1
         lenient | bool | | whether bad rows of the trace were skipped
         partial_blocks | str | | own, or shared with whoever continues the prompt
         system_prompt | int64 | tokens | assumed to begin all prompts of the trace

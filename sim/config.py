@@ -51,8 +51,41 @@ class RunConfig:
     num_requests: int | None = _setting(
         None, "Workload", "Requests to read or generate.", minimum=1, optional=True
     )
-    trace_block_size: int = _setting(
-        512, "Workload", "Tokens that one hash id of the trace stands for.", minimum=1
+    format: str = _setting(
+        "auto",
+        "Workload",
+        "Format of the trace, told from its content ('auto') or given; see docs/traces.md.",
+        choices=(
+            "auto", "mooncake", "bailian", "burst", "azure", "tokens", "weka", "lmcache",
+            "sharegpt", "openai", "text",
+        ),
+    )  # fmt: skip
+    trace_block_size: int | None = _setting(
+        None,
+        "Workload",
+        "Tokens that one hash id of the trace stands for; left out: the format's own.",
+        minimum=1,
+        optional=True,
+    )
+    time_unit: str = _setting(
+        "auto",
+        "Workload",
+        "Unit of the trace's time stamps; 'auto': the format's own.",
+        choices=("auto", "s", "ms", "us", "ns"),
+    )
+    turns: str = _setting(
+        "auto",
+        "Workload",
+        "Whether a later turn's row holds the whole prompt or what is new; 'auto': told from the "
+        "rows.",
+        choices=("auto", "cumulative", "delta"),
+    )
+    tokenizer: str | None = _setting(
+        None,
+        "Workload",
+        "Tokenizer of traces that hold text: a tokenizer.json, tiktoken:NAME, or bytes of UTF-8 "
+        "('bytes', if left out).",
+        optional=True,
     )
     lenient: bool = _setting(
         False, "Workload", "Skip and count bad rows of a trace instead of refusing it."
@@ -130,8 +163,9 @@ class RunConfig:
     arrival: str = _setting(
         "trace",
         "Arrivals",
-        "When requests arrive: as recorded, or by a process with --rate.",
-        choices=("trace", "poisson", "gamma", "constant"),
+        "When requests arrive: as recorded, or by a process with --rate; with --sessions closed, "
+        "when sessions start. 'users': --users of them, each of whom sends the next when answered.",
+        choices=("trace", "poisson", "gamma", "weibull", "constant", "day", "users"),
     )
     rate: float | None = _setting(
         None, "Arrivals", "Requests per second of the process.", above=0.0, optional=True
@@ -139,8 +173,18 @@ class RunConfig:
     burstiness: float = _setting(
         1.0,
         "Arrivals",
-        "Shape of the gamma process: 1 is Poisson, smaller is burstier.",
+        "Shape of the gamma or Weibull process: 1 is Poisson, smaller is burstier.",
         above=0.0,
+    )
+    users: int | None = _setting(
+        None, "Arrivals", "Users of a closed loop.", minimum=1, optional=True
+    )
+    duration: float | None = _setting(
+        None,
+        "Arrivals",
+        "Leave out requests that would arrive later than so many seconds.",
+        above=0.0,
+        optional=True,
     )
     rate_scale: float = _setting(
         1.0, "Arrivals", "Speed up recorded arrivals by this factor.", above=0.0

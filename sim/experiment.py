@@ -27,7 +27,19 @@ from sim.recorder import Recorded, Recorder
 from sim.results import request_data, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.types import Allocator, Clock, CostModel, Request
-from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
+from workloads import (
+    GENERATORS,
+    CheckedTrace,
+    Workload,
+    check_trace,
+    cut_duration,
+    dials,
+    infinite_hit_rate,
+    is_source,
+    load,
+    retime,
+    scale_rate,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,12 +95,43 @@ def load_workload(config: RunConfig) -> Workload:
         config.workload_args,
         config.seed if config.workload in GENERATORS else 0,
         num_requests=config.num_requests,
+        format_name=config.format,
         trace_block_size=config.trace_block_size,
+        time_unit=_unless_auto(config.time_unit),
+        turns=_unless_auto(config.turns),
+        tokenizer=config.tokenizer,
         lenient=config.lenient,
         timed=config.arrival == "trace",
         partial_blocks=config.partial_blocks,
         system_prompt=config.system_prompt,
     )
+
+
+def check_workload(config: RunConfig) -> CheckedTrace:
+    """Read a trace to its end and list what cannot be used.
+
+    Raises
+    ------
+    UsageError
+        The workload is a generator.
+    """
+    if config.workload in GENERATORS:
+        raise UsageError(
+            f"{config.workload} is a generator, which has nothing to check; give a trace file."
+        )
+    return check_trace(
+        config.workload,
+        config.format,
+        num_requests=config.num_requests,
+        trace_block_size=config.trace_block_size,
+        time_unit=_unless_auto(config.time_unit),
+        turns=_unless_auto(config.turns),
+        tokenizer=config.tokenizer,
+    )
+
+
+def _unless_auto(value: str) -> str | None:
+    return None if value == "auto" else value
 
 
 def _fingerprint(source: str) -> tuple[str, int, int] | None:
@@ -106,28 +149,18 @@ def _load_workload(
     fingerprint: tuple[str, int, int] | None,
     args: Args,
     seed: int,
-    *,
-    num_requests: int | None,
-    trace_block_size: int,
-    lenient: bool,
-    timed: bool,
-    partial_blocks: str,
-    system_prompt: int,
+    **options: Any,  # noqa: ANN401
 ) -> Workload:
     """Keep the last workloads: the points of a sweep mostly share one."""
     dial_values: dict[str, object] = dict(args)
     if source in GENERATORS and "seed" in dials(source):
+        if "seed" in dial_values and seed:
+            raise UsageError(
+                f"the seed is given twice, as --seed {seed} and as --workload-arg"
+                f" seed={dial_values['seed']}; leave one out."
+            )
         dial_values.setdefault("seed", seed)
-    return load(
-        source,
-        num_requests=num_requests,
-        trace_block_size=trace_block_size,
-        lenient=lenient,
-        timed=timed,
-        partial_blocks=partial_blocks,
-        system_prompt=system_prompt,
-        args=dial_values,
-    )
+    return load(source, args=dial_values, **options)
 
 
 def _ceiling(config: RunConfig, workload: Workload, recorder: Recorded) -> float:
@@ -155,7 +188,7 @@ def _infinite_hit_rate(
 
 
 def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ...]:
-    """Apply arrival process and rate scale.
+    """Apply arrival process, rate scale and duration.
 
     Raises
     ------
@@ -173,8 +206,12 @@ def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ..
         rate=config.rate,
         burstiness=config.burstiness,
         seed=config.seed,
+        session_starts=config.sessions == "closed",
+        users=config.users,
     )
-    return requests if config.rate_scale == 1 else scale_rate(requests, config.rate_scale)
+    if config.rate_scale != 1:
+        requests = scale_rate(requests, config.rate_scale)
+    return requests if config.duration is None else cut_duration(requests, config.duration)
 
 
 def num_blocks_of(config: RunConfig, workload: Workload) -> int:
@@ -223,7 +260,7 @@ def check(config: RunConfig) -> None:
     cost, _ = cost_of(config)
     overhead, _ = overhead_of(config)
     Choice(config, cost, overhead).check()
-    if config.workload not in GENERATORS and not Path(config.workload).exists():
+    if not is_source(config.workload):
         raise UsageError(
             f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "
             "a file that exists; check its name and folder."
@@ -326,14 +363,14 @@ def run(
         )
         engine.run(requests)
         timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
-    run_id = run_id_of(config)
-    digest = digests(config)
+    run_id = run_id_of(config, workload_digest=workload.digest)
+    digest = digests(config, workload_digest=workload.digest)
     summary = {
         "run_id": run_id,
         "workload": workload.name,
         "workload_digest": digest["workload"],
         "workload_args": _show_args(config.workload_args),
-        "trace_block_size": config.trace_block_size,
+        "trace_block_size": workload.identity_block_size,
         "lenient": config.lenient,
         "partial_blocks": config.partial_blocks,
         "system_prompt": config.system_prompt,
@@ -421,6 +458,9 @@ def _show_args(args: Args) -> str:
 def _show_arrival(config: RunConfig) -> str:
     if config.arrival == "trace":
         return "trace" if config.sessions == "open" else "trace, closed loop"
-    shape = f" burstiness={config.burstiness:g}" if config.arrival == "gamma" else ""
+    if config.arrival == "users":
+        return f"{config.users} users, closed loop"
+    has_shape = config.arrival in ("gamma", "weibull")
+    shape = f" burstiness={config.burstiness:g}" if has_shape else ""
     closed = "" if config.sessions == "open" else ", closed loop"
     return f"{config.arrival} {config.rate:g}/s{shape}{closed}"

@@ -22,8 +22,15 @@ _FILES = ("workload", "cost", "overhead")
 _OURS = ("sim", "policies", "workloads", "gpu_backend")
 
 
-def digests(config: RunConfig) -> dict[str, str]:
+def digests(config: RunConfig, *, workload_digest: str = "") -> dict[str, str]:
     """Take the digests of what a configuration names, each empty where it comes with the version.
+
+    Parameters
+    ----------
+    config
+        What names files and classes.
+    workload_digest
+        Of the bytes that the workload was read from, for a pipe, which cannot be read again.
 
     Returns
     -------
@@ -34,14 +41,16 @@ def digests(config: RunConfig) -> dict[str, str]:
     found = {name: _file_digest(getattr(config, name)) for name in _FILES}
     if config.workload in GENERATORS:
         found["workload"] = ""
+    elif _is_pipe(config.workload):
+        found["workload"] = workload_digest[:_NUM_DIGITS]
     found["policy"] = _policy_digest(config.policy)
     return found
 
 
-def run_id_of(config: RunConfig) -> str:
+def run_id_of(config: RunConfig, *, workload_digest: str = "") -> str:
     """Name the run: equal only where configuration, what it names and our version are."""
     data = config.to_dict()
-    for name, digest in digests(config).items():
+    for name, digest in digests(config, workload_digest=workload_digest).items():
         if digest:
             # The same file lying elsewhere is the same input.
             shown = Path(data[name]).name if name in _FILES else data[name]
@@ -50,20 +59,26 @@ def run_id_of(config: RunConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_NUM_DIGITS]
 
 
-def check_keepable(config: RunConfig) -> None:
-    """Refuse to keep a run that nothing tells from another.
+def check_repeatable(config: RunConfig) -> None:
+    """Refuse to sweep over a workload that can be read only once.
 
     Raises
     ------
     UsageError
-        The workload is a pipe, whose content is gone once it is read.
+        The workload is a pipe.
     """
-    path = Path(config.workload)
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if _is_pipe(config.workload):
         raise UsageError(
-            f"workload {config.workload} is a pipe or device: nothing would tell its run from "
-            "another's in a results folder; save it to a file, or leave -o out."
+            f"workload {config.workload} is a pipe or device, which can be read only once, but "
+            "every point of a sweep reads its workload; save it to a file."
         )
+
+
+def _is_pipe(workload: str) -> bool:
+    if workload in GENERATORS:
+        return False
+    path = Path(workload)
+    return workload == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def _file_digest(value: str | None) -> str:

@@ -17,7 +17,7 @@ from sim.errors import UsageError
         ({"rate": "0"}, "--rate 0 must be greater than 0."),
         ({"rate_scale": -1}, "--rate-scale -1 must be greater than 0."),
         ({"reuse": "some"}, "--reuse 'some' must be one of all, prefill."),
-        ({"arrival": "weibull"}, "--arrival 'weibull' must be one of trace, poisson, gamma"),
+        ({"arrival": "pareto"}, "--arrival 'pareto' must be one of trace, poisson, gamma"),
         ({"lenient": "maybe"}, "--lenient 'maybe' must be true or false, such as False."),
         ({"policy": ""}, "--policy '' must be text, such as 'vllm_v1'."),
         ({"policy_args": [("a", "1"), ("a", "2")]}, "--policy-arg a is given twice"),

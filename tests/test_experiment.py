@@ -79,7 +79,9 @@ def test_in_a_closed_loop_the_ceiling_follows_the_order_that_came_about(tmp_path
         row |= {"input_length": 16 * len(row["hash_ids"]), "output_length": 1}
     path.write_text("\n".join(map(json.dumps, rows)))
     for sessions in ("open", "closed"):
-        config = RunConfig(workload=str(path), trace_block_size=16, sessions=sessions)
+        config = RunConfig(
+            workload=str(path), trace_block_size=16, sessions=sessions, turns="cumulative"
+        )
         summary = run(config).summary
         assert summary["hit_rate"] == summary["infinite_hit_rate"] == 16 / 80
     order = run(config).requests["num_cached_tokens"].tolist()

@@ -7,7 +7,7 @@ import pytest
 
 from sim.config import RunConfig
 from sim.errors import UsageError
-from sim.identity import check_keepable, digests, run_id_of
+from sim.identity import check_repeatable, digests, run_id_of
 
 POLICY = """
 from policies.vllm_v1 import VllmV1
@@ -76,7 +76,13 @@ def test_a_changed_policy_from_outside_is_another_run(tmp_path, monkeypatch):
     assert ids[0] == ids[2] != ids[1]
 
 
-def test_a_pipe_cannot_be_kept(tmp_path):
-    check_keepable(RunConfig(workload=str(tmp_path)))
-    with pytest.raises(UsageError, match="workload /dev/null is a pipe or device"):
-        check_keepable(RunConfig(workload="/dev/null"))
+def test_a_pipe_is_named_by_what_was_read_and_cannot_be_swept(tmp_path):
+    pipe = RunConfig(workload="/dev/null")
+    assert run_id_of(pipe, workload_digest="a") != run_id_of(pipe, workload_digest="b")
+    file = RunConfig(workload=str(tmp_path))
+    assert run_id_of(file, workload_digest="a") == run_id_of(file, workload_digest="b")
+    check_repeatable(file)
+    check_repeatable(RunConfig())
+    for workload in ("/dev/null", "-"):
+        with pytest.raises(UsageError, match=f"workload {workload} is a pipe or device"):
+            check_repeatable(RunConfig(workload=workload))

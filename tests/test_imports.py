@@ -104,12 +104,18 @@ def test_each_library_has_its_home(library, homes):
     assert [module for module in users if not belongs(module, homes)] == []
 
 
+EXTRA_LIBRARIES = {
+    "workloads.source": {"pyarrow"},  # zstd
+    "workloads.tokenizer": {"tokenizers", "tiktoken"},
+}
+
+
 @every_module
 def test_policies_workloads_and_types_need_only_numpy(module):
     if module == "sim.types" or module.split(".")[0] in ("policies", "workloads"):
         libraries = {name.split(".")[0] for name in imports(module)}
         others = libraries - set(sys.stdlib_module_names) - set(PACKAGES) - {"numpy"}
-        assert others <= ({"pandas"} if module.startswith("workloads") else set())
+        assert others <= EXTRA_LIBRARIES.get(module, set())
 
 
 def dotted(node):

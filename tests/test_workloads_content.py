@@ -1,9 +1,12 @@
+from unittest import mock
+
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.content import Interner, Segments, TokenIds, UniformSegments, prefix_names, runs
+from workloads import tree as tree_module
+from workloads.content import Interner, Segments, TokenIds, cut, path, prefix_names
+from workloads.tree import Names, PrefixTree, with_tail
 
 
 def ints(*values):
@@ -17,24 +20,8 @@ def test_segments_name_prefixes_by_base_and_offset():
     assert content.token_ids(2, 5).tolist() == [102, 7, 40]
     assert content.block_keys(4).tolist() == [7, 43]
     assert content.block_keys(10).tolist() == []
-    assert [part.tolist() for part in content.runs(6)] == [[100, 7, 40], [3, 1, 2]]
-    assert [part.tolist() for part in content.runs(3)] == [[100], [3]]
-
-
-def test_uniform_segments_with_a_cut_segment_and_a_tail():
-    content = UniformSegments(ints(0, 12, 8), 4, 10, 1000, 13)
-    ids = [0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 1000, 1001, 1002]
-    assert content.token_ids(0, 13).tolist() == ids
-    assert content.block_keys(3).tolist() == ids[2::3]
-    assert content.block_keys(3).dtype == np.int64
-    assert [part.tolist() for part in content.runs(12)] == [[0, 12, 8, 1000], [4, 4, 2, 2]]
-    assert [part.tolist() for part in content.runs(7)] == [[0, 12], [4, 3]]
-
-
-def test_uniform_segments_may_be_all_tail():
-    content = UniformSegments(ints(), 4, 0, 50, 5)
-    assert content.block_keys(2).tolist() == [51, 53]
-    assert [part.tolist() for part in content.runs(3)] == [[50], [3]]
+    assert path(content, 6) == ([100, 7, 40], [3, 4, 6])
+    assert path(content, 3) == ([100], [3])
 
 
 def test_interner_numbers_chains_not_blocks():
@@ -54,18 +41,40 @@ def test_token_ids_share_an_interner():
     assert one.block_keys(2).shape == (2,)
     assert one.block_keys(2)[0] == two.block_keys(2)[0]
     assert one.block_keys(2)[1] != two.block_keys(2)[1]
-    assert [len(part) for part in runs(one, 3)] == [3, 3]
+    assert path(one, 3) == (one.block_keys(1)[:3].tolist(), [1, 2, 3])
 
 
-@pytest.mark.parametrize("make", [Segments, UniformSegments])
-def test_block_keys_agree_with_prefix_names(make):
-    if make is Segments:
-        content = Segments(ints(0, 90, 30), ints(8, 16, 21))
-    else:
-        content = UniformSegments(ints(0, 90, 32), 8, 21, 0, 21)
+def test_block_keys_agree_with_prefix_names():
+    content = Segments(ints(0, 90, 30), ints(8, 16, 21))
     for block_size in range(1, 25):
         ends = np.arange(block_size - 1, 21, block_size)
         assert content.block_keys(block_size).tolist() == prefix_names(content, ends).tolist()
+
+
+def test_a_tree_names_what_is_shared_alike():
+    tree = PrefixTree(Names(), unit=10)
+    root = tree.root()
+    assert tree.insert(ints(5, 6, 7), root) == ([1], [30])
+    assert tree.insert(ints(5, 6), root) == ([1], [20])
+    assert tree.insert(ints(5, 6, 8), root) == ([1, 31], [20, 30]), "leaves the first after 20"
+    assert tree.insert(ints(5, 6, 7, 9), root) == ([1, 41], [30, 40]), "goes on after its end"
+    assert tree.insert(ints(7), root) == ([51], [10]), "7 at the start is another block"
+    assert tree.insert(ints(), root) == ([], [])
+    assert tree.insert(ints(5), tree.root()) == ([62], [10]), "another root shares nothing"
+    assert tree.num_ids_after_several_prefixes() == 2
+
+
+def test_a_path_is_cut_and_lengthened():
+    names = Names()
+    names.next = 100
+    assert cut([1, 50], [4, 9], 9) == ([1, 50], [4, 9])
+    assert cut([1, 50], [4, 9], 6) == ([1, 50], [4, 6])
+    assert cut([1, 50], [4, 9], 4) == ([1], [4])
+    assert cut([1, 50], [4, 9], 0) == ([], [])
+    assert with_tail([1], [4], 6, names).token_ids(0, 6).tolist() == [1, 2, 3, 4, 100, 101]
+    assert with_tail([1], [4], 3, names).token_ids(0, 3).tolist() == [1, 2, 3]
+    assert with_tail([], [], 2, names).token_ids(0, 2).tolist() == [102, 103]
+    assert with_tail([], [], 0, names).num_tokens == 0
 
 
 segment_size = 3
@@ -77,24 +86,17 @@ paths = st.lists(
 
 
 def build(paths):
-    """Contents of both kinds, and the tokens that they stand for as the trace spells them."""
-    segment_of = {}
-    tail_base = 10_000
+    """Contents from a tree, and the tokens that they stand for as a trace spells them."""
+    names = Names()
+    tree = PrefixTree(names, segment_size)
+    root = tree.root()
     built = []
-    for number, (ids, cut) in enumerate(paths):
-        parent, bases, tokens = (), [], []
-        for i in ids:
-            parent = (*parent, i)
-            bases.append(segment_of.setdefault(parent, len(segment_of)) * segment_size)
-            tokens += [(i, offset) for offset in range(segment_size)]
-        head = max(len(tokens) - cut, 0)
+    for number, (ids, num_cut) in enumerate(paths):
+        tokens = [(i, offset) for i in ids for offset in range(segment_size)]
+        head = max(len(tokens) - num_cut, 0)
         tokens = tokens[:head] + [("own", number, offset) for offset in range(4)]
-        bases = bases[: -(-head // segment_size)]
-        uniform = UniformSegments(ints(*bases), segment_size, head, tail_base, head + 4)
-        ends = [min((j + 1) * segment_size, head) for j in range(len(bases))]
-        general = Segments(ints(*bases, tail_base), ints(*ends, head + 4))
-        tail_base += 4
-        built.append((uniform, general, tokens))
+        content = with_tail(*cut(*tree.insert(ints(*ids), root), head), head + 4, names)
+        built.append((content, tokens))
     return built
 
 
@@ -103,12 +105,12 @@ def test_keys_are_equal_if_and_only_if_prefixes_are(paths, block_size):
     interner = Interner()
     token_number = {}
     seen = {}
-    for uniform, general, tokens in build(paths):
-        assert general.block_keys(block_size).tolist() == uniform.block_keys(block_size).tolist()
-        assert general.num_tokens == uniform.num_tokens == len(tokens)
+    for content, tokens in build(paths):
+        assert content.num_tokens == len(tokens)
         numbers = ints(*(token_number.setdefault(token, len(token_number)) for token in tokens))
         explicit = TokenIds(numbers, interner).block_keys(block_size)
-        keys = uniform.block_keys(block_size)
+        keys = content.block_keys(block_size)
+        assert keys.dtype == np.int64
         assert len(keys) == len(explicit) == len(tokens) // block_size
         for index, pair in enumerate(zip(keys.tolist(), explicit.tolist(), strict=True)):
             seen.setdefault(tuple(tokens[: (index + 1) * block_size]), set()).add(pair)
@@ -119,9 +121,28 @@ def test_keys_are_equal_if_and_only_if_prefixes_are(paths, block_size):
 
 
 @given(paths, st.integers(0, 12))
-def test_runs_spell_the_same_names_as_token_ids(paths, stop):
-    for contents in build(paths):
-        for content in contents[:2]:
-            bases, lengths = content.runs(stop)
-            spelt = [b + o for b, n in zip(bases, lengths, strict=True) for o in range(n)]
-            assert spelt == content.token_ids(0, min(stop, content.num_tokens)).tolist()
+def test_paths_spell_the_same_names_as_token_ids(paths, stop):
+    for content, _ in build(paths):
+        bases, ends = path(content, stop)
+        lengths = np.diff(ends, prepend=0).tolist()
+        spelt = [b + o for b, n in zip(bases, lengths, strict=True) for o in range(n)]
+        assert spelt == content.token_ids(0, min(stop, content.num_tokens)).tolist()
+
+
+@given(paths)
+def test_a_segment_follows_one_prefix_only(paths):
+    before = {}
+    for content, _ in build(paths):
+        prefix = ()
+        for base, end in zip(*content.path(), strict=True):
+            assert before.setdefault(base, prefix) == prefix
+            prefix = (*prefix, (base, end))
+
+
+@given(paths)
+def test_the_way_taken_over_from_the_stream_before_is_the_way_walked(paths):
+    spelt = []
+    for long in (1, 10**9):
+        with mock.patch.object(tree_module, "_LONG", long):
+            spelt.append([content.path() for content, _ in build(paths)])
+    assert spelt[0] == spelt[1]

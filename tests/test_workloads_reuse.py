@@ -147,7 +147,7 @@ def test_figures_of_the_mooncake_traces(name):
     num_blocks, num_distinct, by_block, partial, full, last_half = MOONCAKE[name]
     assert figures["num_identity_blocks"] == num_blocks
     assert figures["num_distinct_identity_blocks"] == num_distinct
-    assert figures["block_hit_rate"] == pytest.approx(by_block, abs=5e-7)
+    assert figures["identity_block_hit_rate"] == pytest.approx(by_block, abs=5e-7)
     assert figures["infinite_hit_rate_partial"] == pytest.approx(partial, abs=5e-7)
     assert figures["infinite_hit_rate"] == pytest.approx(full, abs=5e-7)
     assert figures["infinite_hit_rate_partial_last_half"] == pytest.approx(last_half, abs=5e-7)

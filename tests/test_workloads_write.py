@@ -47,7 +47,7 @@ def test_a_finer_identity_is_floored_to_trace_blocks(tmp_path):
     workload = shared_prefix(num_requests=40, prompt=1000, num_prefixes=3)
     path = tmp_path / "out.jsonl"
     (loss,) = write_mooncake(workload, path, trace_block_size=64)
-    assert "whole trace blocks of 64 tokens" in loss
+    assert "end inside a block of 64 tokens are cut to whole blocks" in loss
     again = read_mooncake(path, trace_block_size=64)
     assert facts(again) == facts(workload)
     for block_size in (64, 128, 192):
@@ -71,7 +71,7 @@ def test_hits_on_outputs_are_lost_and_it_says_so(tmp_path):
         Request("1", 1, TokenIds(tokens, interner), 18, 2),
     )
     (loss,) = write_mooncake(Workload("w", requests), tmp_path / "out", trace_block_size=1)
-    assert "no ids for outputs" in loss
+    assert "has no ids for answers" in loss
 
 
 def test_without_prefix_information_no_ids_are_written(trace, tmp_path):
@@ -83,7 +83,7 @@ def test_without_prefix_information_no_ids_are_written(trace, tmp_path):
 def test_what_cannot_be_written(trace, tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
         write_mooncake(trace, tmp_path / "none" / "out.jsonl")
-    with pytest.raises(UsageError, match="--trace-block-size is 0"):
+    with pytest.raises(UsageError, match="--ids-block-size is 0"):
         write_mooncake(trace, tmp_path / "out.jsonl", trace_block_size=0)
     with pytest.raises(UsageError, match="cannot be written"):
         write_mooncake(trace, "")

@@ -5,45 +5,62 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike, fspath
 from os.path import exists
-from pathlib import Path
+from typing import Any
 
 from sim.errors import UsageError
-from workloads.arrivals import ARRIVALS, retime, scale_rate
-from workloads.describe import describe
+from workloads.added_sharing import add_sharing
+from workloads.arrivals import ARRIVALS, cut_duration, retime, scale_rate
+from workloads.describe import MEANINGS, describe, doubt_about_block_size
+from workloads.formats import FORMATS
 from workloads.generators import GENERATORS, dials, generate
 from workloads.mooncake import read_mooncake
+from workloads.reader import CheckedTrace, check_trace, read
 from workloads.reuse import infinite_hit_rate, shared_prefix_tokens
+from workloads.source import STDIN
 from workloads.workload import Workload
-from workloads.write import write_mooncake
+from workloads.write import write_mooncake, write_trace
 
 __all__ = [
     "ARRIVALS",
+    "FORMATS",
     "GENERATORS",
+    "MEANINGS",
+    "CheckedTrace",
     "Workload",
+    "check_trace",
+    "cut_duration",
     "describe",
     "dials",
+    "doubt_about_block_size",
     "infinite_hit_rate",
+    "is_source",
     "load",
+    "read",
     "read_mooncake",
     "retime",
     "scale_rate",
     "shared_prefix_tokens",
     "write_mooncake",
+    "write_trace",
 ]
+
+
+def is_source(source: str | PathLike[str]) -> bool:
+    """Whether there is such a generator, file or folder; ``-`` is standard input."""
+    name = fspath(source)
+    return name in GENERATORS or name == STDIN or exists(name)
 
 
 def load(
     source: str | PathLike[str],
     *,
     num_requests: int | None = None,
-    trace_block_size: int = 512,
-    lenient: bool = False,
-    timed: bool = True,
-    partial_blocks: str = "own",
-    system_prompt: int = 0,
     args: Mapping[str, object] | None = None,
+    format_name: str = "auto",
+    lenient: bool = False,
+    **options: Any,  # noqa: ANN401
 ) -> Workload:
-    """Make a workload from a generator's name or a trace file.
+    """Make a workload from a generator's name or a trace.
 
     Parameters
     ----------
@@ -51,10 +68,11 @@ def load(
         A key of ``GENERATORS``, or a path; ``./name`` is a file even if a generator has the name.
     num_requests
         Requests to generate, or to read at most.
-    trace_block_size, lenient, timed, partial_blocks, system_prompt
-        See `read_mooncake`; generators have no use for them.
     args
-        Dials of the generator; see `generate`.
+        Dials of the generator, see `generate`; of `add_sharing` for a trace of lengths only.
+    format_name, lenient, **options
+        How to read a trace; see `workloads.reader.read` and `workloads.intake.ReadOptions`.
+        Generators have no use for them.
 
     Raises
     ------
@@ -63,6 +81,11 @@ def load(
     """
     name = fspath(source)
     args = dict(args or {})
+    if not is_source(name):
+        raise UsageError(
+            f"{name!r} is neither a generator ({', '.join(GENERATORS)}) nor a file that exists;"
+            " check its name and folder."
+        )
     if name in GENERATORS:
         if num_requests is not None:
             if "num_requests" in args:
@@ -71,24 +94,26 @@ def load(
                     f" {args['num_requests']} as a dial; leave one out."
                 )
             args["num_requests"] = num_requests
+        _refuse_options_of_traces(name, {"format_name": format_name, "lenient": lenient, **options})
         return generate(name, args)
-    path = Path(name)
-    if not exists(path):
-        raise UsageError(
-            f"{name!r} is neither a generator ({', '.join(GENERATORS)}) nor a file that exists;"
-            " check its name and folder."
-        )
-    if args:
+    mode = "lenient" if lenient else "strict"
+    workload = read(name, format_name, num_requests=num_requests, mode=mode, **options)
+    if args and workload.has_prefix_info:
         raise UsageError(
             f"{name} is a trace file, which has no dials, but {', '.join(args)} was given; leave it"
             f" out or use a generator ({', '.join(GENERATORS)})."
         )
-    return read_mooncake(
-        path,
-        num_requests=num_requests,
-        trace_block_size=trace_block_size,
-        lenient=lenient,
-        timed=timed,
-        partial_blocks=partial_blocks,
-        system_prompt=system_prompt,
-    )
+    return add_sharing(workload, args) if args else workload
+
+
+_UNUSED = (None, False, 0, "auto", "own")
+
+
+def _refuse_options_of_traces(name: str, options: Mapping[str, object]) -> None:
+    for option, value in options.items():
+        if option != "timed" and value not in _UNUSED:
+            spelt = "--" + option.removesuffix("_name").replace("_", "-")
+            given = spelt if value is True else f"{spelt} {value}"
+            raise UsageError(
+                f"{given} is about reading a trace, but {name} is a generator; leave it out."
+            )

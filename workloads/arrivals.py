@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,12 @@ from sim.errors import UsageError
 from sim.types import Request
 from workloads.fields import MAX_NS
 
-ARRIVALS = ("trace", "poisson", "gamma", "constant")
+ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
+
+DAY_S = 86_400
+"""Period of the day's curve, s."""
+_DAY_SWING = 0.8
+"""How far the rate of the day's curve rises above and falls below its mean, as a share of it."""
 
 
 def arrival_times_ns(
@@ -24,7 +30,9 @@ def arrival_times_ns(
     Gaps are independent with mean ``1 / rate`` seconds: all equal (``constant``), exponential
     (``poisson``), or of a gamma distribution with shape ``burstiness`` (``gamma``), whose
     coefficient of variation is ``1 / sqrt(burstiness)``: 1 is Poisson, less is burstier (as
-    ``--burstiness`` of vLLM's ``benchmark_serving.py``).
+    ``--burstiness`` of vLLM's ``benchmark_serving.py``), or of a Weibull distribution with that
+    shape (``weibull``). With ``day`` they are a Poisson process whose rate follows a day: 20 % of
+    ``rate`` at midnight, when it begins, 180 % at noon, a cosine in between.
 
     Returns
     -------
@@ -40,6 +48,10 @@ def arrival_times_ns(
         gaps = np.ones(num_gaps)
     elif kind == "poisson":
         gaps = rng.exponential(size=num_gaps)
+    elif kind == "weibull":
+        gaps = rng.weibull(burstiness, size=num_gaps) / math.gamma(1 + 1 / burstiness)
+    elif kind == "day":
+        return _day_times_ns(num_requests, rate, rng)
     else:
         gaps = rng.gamma(burstiness, size=num_gaps) / burstiness
     with np.errstate(over="ignore"):  # too long a time is refused below
@@ -52,6 +64,26 @@ def arrival_times_ns(
     return np.concatenate(([0], np.rint(times).astype(np.int64)))[:num_requests]
 
 
+def _day_times_ns(num_requests: int, rate: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw arrivals of a Poisson process whose rate follows the day; see `arrival_times_ns`.
+
+    Unit arrivals are mapped through the inverse of the expected number of arrivals by a time,
+    found in a table of one day.
+    """
+    counts = np.cumsum(rng.exponential(size=max(num_requests - 1, 0))) / rate
+    days, rest = np.divmod(counts, DAY_S)
+    if len(days) and days[-1] * DAY_S * 1e9 >= MAX_NS / 2:
+        raise UsageError(
+            f"--rate {rate:g} spreads {num_requests} requests over more than 146 years, the longest"
+            " time that a day's curve can go on; raise it."
+        )
+    time_s = np.linspace(0, DAY_S, 8 * 24 * 60 + 1)
+    turn = 2 * np.pi / DAY_S
+    expected = time_s - _DAY_SWING / turn * np.sin(turn * time_s)
+    times = days * DAY_S + np.interp(rest, expected, time_s)
+    return np.concatenate(([0], np.rint(times * 1e9).astype(np.int64)))[:num_requests]
+
+
 def retime(
     requests: Sequence[Request],
     kind: str = "trace",
@@ -59,8 +91,10 @@ def retime(
     rate: float | None = None,
     burstiness: float = 1.0,
     seed: int = 0,
+    session_starts: bool = False,
+    users: int | None = None,
 ) -> tuple[Request, ...]:
-    """Give requests new arrival times and leave their order as it is.
+    """Give requests new arrival times.
 
     Parameters
     ----------
@@ -71,9 +105,15 @@ def retime(
     rate
         Requests per second on average; needed by, and only by, the kinds other than ``trace``.
     burstiness
-        Shape of the gamma distribution; see `arrival_times_ns`.
+        Shape of the gamma or Weibull distribution; see `arrival_times_ns`.
     seed
         Of the random numbers; the same seed gives the same times.
+    session_starts
+        Draw times for the first turns of sessions only, and for requests without a session; later
+        turns stay as long after the first as they were. Otherwise every request gets a time of its
+        own, and their order stays.
+    users
+        Of the kind ``users``, and only of it; see `serve_users`.
 
     Raises
     ------
@@ -85,26 +125,99 @@ def retime(
             f"--arrival is {kind!r}, which is none of the known kinds; choose from"
             f" {', '.join(ARRIVALS)}."
         )
-    if burstiness != 1 and kind != "gamma":
+    if burstiness != 1 and kind not in ("gamma", "weibull"):
         raise UsageError(
             f"--burstiness {burstiness:g} has no meaning with --arrival {kind}; give --arrival"
-            " gamma or leave it out."
+            " gamma or weibull, or leave it out."
         )
     _check_positive("--burstiness", burstiness)
+    if (kind == "users") != (users is not None):
+        raise UsageError(
+            "--arrival users needs --users, such as --users 8."
+            if users is None
+            else f"--users {users} has no meaning with --arrival {kind}; give --arrival users or"
+            " leave it out."
+        )
+    if kind in ("trace", "users") and rate is not None:
+        raise UsageError(
+            f"--rate {rate:g} has no meaning with --arrival {kind}; give another --arrival, or"
+            " --rate-scale to speed a trace up."
+        )
     if kind == "trace":
-        if rate is not None:
-            raise UsageError(
-                f"--rate {rate:g} has no meaning with --arrival trace; give another --arrival, or"
-                " --rate-scale to speed the trace up."
-            )
         return tuple(requests)
+    if users is not None:
+        if not session_starts:
+            raise UsageError("--arrival users is a closed loop; give --sessions closed too.")
+        return serve_users(requests, users)
     if rate is None:
         raise UsageError(
             f"--arrival {kind} needs a rate; give --rate in requests per second, such as --rate 4."
         )
     _check_positive("--rate", rate)
     rng = np.random.default_rng(seed)
-    return _at(requests, arrival_times_ns(kind, len(requests), rate, burstiness, rng).tolist())
+    firsts = _first_turns(requests) if session_starts else list(range(len(requests)))
+    num_starts = len(set(firsts))
+    drawn = iter(arrival_times_ns(kind, num_starts, rate, burstiness, rng).tolist())
+    times: list[int] = []
+    for index, first in enumerate(firsts):
+        if first == index:
+            times.append(next(drawn))
+        else:
+            times.append(times[first] + requests[index].arrival_ns - requests[first].arrival_ns)
+    if times and max(times) > MAX_NS:
+        raise UsageError(f"--rate {rate:g} puts a turn beyond 292 years; raise it.")
+    moved = _at(requests, times)
+    return tuple(sorted(moved, key=lambda request: request.arrival_ns)) if session_starts else moved
+
+
+def serve_users(requests: Sequence[Request], users: int) -> tuple[Request, ...]:
+    """Hand the sessions, and requests without one, to users in turn.
+
+    A user sends everything of one session, then at once that of the next, each request when the
+    one before is answered and thought over. All start at 0.
+
+    Returns
+    -------
+    Requests in sessions named after users; one may wait for another of an earlier session.
+    """
+    firsts = _first_turns(requests)
+    user_of = {first: number % users for number, first in enumerate(sorted(set(firsts)))}
+    queues: list[list[Request]] = [[] for _ in range(users)]
+    # All of a session stands together, in the order of its turns.
+    for index in sorted(range(len(requests)), key=lambda index: (firsts[index], index)):
+        user = user_of[firsts[index]]
+        think_ns = requests[index].think_ns if firsts[index] != index else None
+        queues[user].append(
+            replace(
+                requests[index],
+                arrival_ns=0,
+                session_id=f"user {user}",
+                think_ns=(think_ns or 0) if queues[user] else None,
+            )
+        )
+    # As every user's own order counts only, take one of each in turn.
+    return tuple(r for row in zip_longest(*queues) for r in row if r is not None)
+
+
+def cut_duration(requests: Sequence[Request], duration_s: float) -> tuple[Request, ...]:
+    """Leave out what arrives later than ``duration_s``.
+
+    Raises
+    ------
+    UsageError
+        If ``duration_s`` is not above 0.
+    """
+    _check_positive("--duration", duration_s)
+    return tuple(r for r in requests if r.arrival_ns <= duration_s * 1e9)
+
+
+def _first_turns(requests: Sequence[Request]) -> list[int]:
+    """Give the index of the first turn of the session of each request; its own without one."""
+    first_of: dict[str, int] = {}
+    return [
+        index if request.session_id is None else first_of.setdefault(request.session_id, index)
+        for index, request in enumerate(requests)
+    ]
 
 
 def scale_rate(requests: Sequence[Request], factor: float) -> tuple[Request, ...]:

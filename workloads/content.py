@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,52 +12,26 @@ from sim.types import Content
 Ints = NDArray[np.int64]
 
 
-class _NamedPrefixes:
-    """A stream in which the prefix that ends with position p has a number, its name.
-
-    The name of the prefix serves as the key of the block that ends there and as the id of the
-    token there: both need only be equal where the prefixes are.
-    """
-
-    __slots__ = ("num_tokens",)
-    num_tokens: int
-
-    def names(self, positions: Ints) -> Ints:
-        """Name the prefixes that end with these positions, which ascend from 0 up."""
-        raise NotImplementedError
-
-    def runs(self, stop: int) -> tuple[Ints, Ints]:
-        """Give the bases and lengths of the segments of the first ``stop`` tokens.
-
-        Two segments of a workload have the same base or share no name, and a base always follows
-        the same prefix. The last segment is cut at ``stop``.
-        """
-        raise NotImplementedError
-
-    def block_keys(self, block_size: int) -> Ints:
-        """Name every full block; see `sim.types.Content.block_keys`."""
-        return self.names(np.arange(block_size - 1, self.num_tokens, block_size, dtype=np.int64))
-
-    def token_ids(self, start: int, stop: int) -> Ints:
-        """Tokens ``start`` to ``stop``; see `sim.types.Content.token_ids`."""
-        return self.names(np.arange(start, stop, dtype=np.int64))
-
-
-class Segments(_NamedPrefixes):
+class Segments:
     """A path of segments of any lengths.
 
-    The prefix that ends ``o`` tokens into segment j (from 0) is named ``bases[j] + o``.
+    The prefix that ends ``o`` tokens into segment j (from 0) is named ``bases[j] + o``. The name of
+    a prefix serves as the key of the block that ends there and as the id of the token there: both
+    need only be equal where the prefixes are.
 
     Parameters
     ----------
     bases
         First name of each segment, shape ``(k,)``. Ranges ``[base, base + length)`` of different
-        segments of one workload must not overlap, and a base belongs to one prefix only.
+        segments of one workload must not overlap, and a base belongs to one prefix only, so that
+        who has a segment has all of those before it. Paths may leave a segment before its end: the
+        next base then always follows that many of its tokens. Names ascend along a path.
     ends
         Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
     """
 
-    __slots__ = ("_bases", "_ends")
+    __slots__ = ("_bases", "_ends", "num_tokens")
+    num_tokens: int
 
     def __init__(self, bases: Ints, ends: Ints) -> None:
         self._bases = bases
@@ -65,72 +41,20 @@ class Segments(_NamedPrefixes):
     def names(self, positions: Ints) -> Ints:
         """Name the prefixes that end with these positions, which ascend from 0 up."""
         segment = np.searchsorted(self._ends, positions, side="right")
-        starts = self._ends - np.diff(self._ends, prepend=0)
+        starts = np.concatenate(([0], self._ends[:-1]))
         return (self._bases - starts)[segment] + positions
 
-    def runs(self, stop: int) -> tuple[Ints, Ints]:
-        """Give the bases and lengths of the segments of the first ``stop`` tokens."""
-        ends = np.minimum(self._ends, stop)
-        lengths = np.diff(ends, prepend=0)
-        present = lengths > 0
-        return self._bases[present], lengths[present]
+    def path(self) -> tuple[list[int], list[int]]:
+        """Give bases and ends as plain lists."""
+        return self._bases.tolist(), self._ends.tolist()
 
+    def block_keys(self, block_size: int) -> Ints:
+        """Name every full block; see `sim.types.Content.block_keys`."""
+        return self.names(np.arange(block_size - 1, self.num_tokens, block_size, dtype=np.int64))
 
-class UniformSegments(_NamedPrefixes):
-    """Segments of one length, the last of them possibly cut, then a tail of another's own.
-
-    This is a row of a trace with hash ids: it needs no list of ends, and no search in it.
-
-    Parameters
-    ----------
-    bases
-        First name of each segment, shape ``(ceil(num_head_tokens / segment_size),)``; may be a
-        view of an array for the whole trace.
-    segment_size
-        Tokens in a segment.
-    num_head_tokens
-        Tokens that the segments cover.
-    tail_base
-        First name of the tail.
-    num_tokens
-        Length of the stream, tail included.
-    """
-
-    __slots__ = ("_bases", "_num_head_tokens", "_segment_size", "_tail_base")
-
-    def __init__(
-        self, bases: Ints, segment_size: int, num_head_tokens: int, tail_base: int, num_tokens: int
-    ) -> None:
-        self._bases = bases
-        self._segment_size = segment_size
-        self._num_head_tokens = num_head_tokens
-        self._tail_base = tail_base
-        self.num_tokens = num_tokens
-
-    def names(self, positions: Ints) -> Ints:
-        """Name the prefixes that end with these positions, which ascend from 0 up."""
-        cut = int(np.searchsorted(positions, self._num_head_tokens))
-        segment, offset = np.divmod(positions[:cut], self._segment_size)
-        tail = positions[cut:] + (self._tail_base - self._num_head_tokens)
-        return np.concatenate((self._bases[segment] + offset, tail))
-
-    def runs(self, stop: int) -> tuple[Ints, Ints]:
-        """Give the bases and lengths of the segments of the first ``stop`` tokens."""
-        stop = min(stop, self.num_tokens)
-        num_head_tokens = min(stop, self._num_head_tokens)
-        num_segments = -(-num_head_tokens // self._segment_size)
-        has_tail = stop > num_head_tokens
-        # Filled in place: this is asked of every request of a trace, more than once.
-        bases = np.empty(num_segments + has_tail, dtype=np.int64)
-        lengths = np.empty(num_segments + has_tail, dtype=np.int64)
-        bases[:num_segments] = self._bases[:num_segments]
-        lengths[:num_segments] = self._segment_size
-        if num_segments:
-            lengths[num_segments - 1] = num_head_tokens - (num_segments - 1) * self._segment_size
-        if has_tail:
-            bases[-1] = self._tail_base
-            lengths[-1] = stop - num_head_tokens
-        return bases, lengths
+    def token_ids(self, start: int, stop: int) -> Ints:
+        """Tokens ``start`` to ``stop``; see `sim.types.Content.token_ids`."""
+        return self.names(np.arange(start, stop, dtype=np.int64))
 
 
 class Interner:
@@ -190,22 +114,32 @@ class TokenIds:
         return self._tokens[start:stop]
 
 
-def runs(content: Content, stop: int) -> tuple[Ints, Ints]:
-    """Split the first ``stop`` tokens of any content into runs of consecutive names.
+def path(content: Content, stop: int) -> tuple[list[int], list[int]]:
+    """Spell the first ``stop`` tokens of any content as a path of segments.
 
     Returns
     -------
-    bases, lengths
-        Of the segments; a content without segments has a run per token.
+    bases, ends
+        First name of each segment and the position after it, as plain lists, which are quicker
+        than arrays for the few segments of most requests; a content without segments has one per
+        token.
     """
-    if isinstance(content, _NamedPrefixes):
-        return content.runs(stop)
-    names = content.block_keys(1)[:stop]
-    return names, np.ones_like(names)
+    if isinstance(content, Segments):
+        return cut(*content.path(), stop)
+    names = content.block_keys(1)[:stop].tolist()
+    return names, list(range(1, len(names) + 1))
+
+
+def cut(bases: list[int], ends: list[int], stop: int) -> tuple[list[int], list[int]]:
+    """Cut a path of segments to its first ``stop`` tokens."""
+    if not ends or ends[-1] <= stop:
+        return bases, ends
+    count = bisect_left(ends, stop) + 1 if stop > 0 else 0
+    return bases[:count], [*ends[: count - 1], stop] if count else []
 
 
 def prefix_names(content: Content, positions: Ints) -> Ints:
     """Name the prefixes of any content that end with these positions, which ascend from 0 up."""
-    if isinstance(content, _NamedPrefixes):
+    if isinstance(content, Segments):
         return content.names(positions)
     return content.block_keys(1)[positions]

@@ -7,17 +7,89 @@ from collections.abc import Mapping
 import numpy as np
 
 from workloads.reuse import Ints, cached_tokens, shared_prefix_tokens
+from workloads.structure import Sharing, popularity, sharing, tree_shape
 from workloads.workload import Workload
 
 Value = str | int | float | bool | None
+
+_OF_PROMPTS = "share of all prompt tokens that an infinite cache hits"
+MEANINGS: dict[str, str] = {
+    "num_requests": "requests",
+    "num_skipped": "rows of the trace that were left out",
+    "num_sessions": "different sessions",
+    "has_prefix_info": "whether prefixes are known; if not, no hit rate is available",
+    "identity_block_size": "tokens that the workload tells apart: a hash id's, or 1",
+    "block_size": "of the engine, tokens",
+    **{
+        f"{what}_tokens_{figure}": f"{spelt} of {what}s, tokens"
+        for what in ("prompt", "output")
+        for figure, spelt in (
+            ("total", "sum"),
+            ("mean", "mean"),
+            ("p50", "median"),
+            ("p90", "90th percentile"),
+            ("p99", "99th percentile"),
+            ("max", "longest"),
+        )
+    },
+    "duration_s": "first to last arrival, s",
+    "mean_rate_per_s": "gaps between arrivals / duration",
+    "arrival_gap_cv": "burstiness: standard deviation / mean of gaps, 1 for Poisson arrivals",
+    "num_prompt_blocks": "full blocks of block_size tokens in prompts",
+    "num_distinct_prompt_blocks": "different ones of them, each with the whole prefix before it",
+    "num_identity_blocks": "blocks of identity_block_size tokens, partial last ones too",
+    "num_distinct_identity_blocks": "different ones of them",
+    "identity_block_hit_rate": "share of identity blocks that an earlier prompt had",
+    "working_set_tokens": "distinct prompt tokens",
+    "infinite_hit_rate": f"{_OF_PROMPTS}: full blocks of prompts, never the last token",
+    "infinite_hit_rate_with_outputs": "the same, blocks of earlier answers too",
+    "infinite_hit_rate_whole_prompt": "the same, the last token too",
+    "infinite_hit_rate_partial": "the same in identity blocks, partial last ones too (Mooncake)",
+    "infinite_block_hit_rate": "share of the full blocks of prompts that an earlier prompt had",
+    "mean_request_hit_rate": "mean over requests of each one's infinite_hit_rate",
+    "infinite_hit_rate_last_half": "infinite_hit_rate over the last half of the requests",
+    "infinite_hit_rate_partial_last_half": "infinite_hit_rate_partial over the last half",
+    "hit_share_repeats": "share of the shared tokens: whole prompts that an earlier one began with",
+    "hit_share_between_sessions": "the same: what other sessions had too, such as system prompts",
+    "hit_share_earlier_turns": "the same: what only earlier turns of the session had",
+    "reuse_gap_s_p50": "time since the shared prefix was last in a request, median, s",
+    "reuse_gap_s_p90": "the same, 90th percentile",
+    "reuse_gap_blocks_p50": "blocks of prompts that came in between, distinct or not, median",
+    "reuse_gap_blocks_p90": "the same, 90th percentile",
+    "num_branching_points": "prefixes that go on in more than one way",
+    "fan_out_mean": "ways on from such a prefix, mean",
+    "fan_out_max": "the same, most",
+    "tree_depth_mean": "branching points in a prompt, mean",
+    "tree_depth_max": "the same, most",
+    "num_first_blocks": "different first blocks of block_size tokens",
+    "top_first_block_share": "share of requests that begin with the most popular one",
+    "top_10_first_blocks_share": "the same for the ten most popular",
+}
+"""The one list of figures: name and meaning."""
+
+
+def doubt_about_block_size(workload: Workload, block_size: int) -> str | None:
+    """Say why a workload cannot answer for a block size, if it cannot."""
+    own = workload.identity_block_size
+    if not workload.has_prefix_info or block_size % own == 0:
+        return None
+    if block_size < own:
+        return (
+            f"{workload.name} tells prefixes apart in blocks of {own} tokens: sharing below that"
+            f" does not show, so hit rates at block size {block_size} are lower bounds; use a trace"
+            " with finer ids to compare small block sizes."
+        )
+    return (
+        f"block size {block_size} is no multiple of the {own}-token blocks of {workload.name}: a"
+        " block that ends inside one counts as shared only if that one is."
+    )
 
 
 def describe(workload: Workload, block_size: int) -> dict[str, Value]:
     """Count what a workload holds and what an infinite cache would hit.
 
-    Hit rates take requests one after the other in order of arrival and are shares of all prompt
-    tokens unless their name says otherwise. "Last half" leaves the first ``n // 2`` requests out
-    of the shares, but not out of the cache.
+    Requests are taken one after the other in order of arrival. "Last half" leaves the first
+    ``n // 2`` requests out of the shares, but not out of the cache.
 
     Parameters
     ----------
@@ -28,34 +100,8 @@ def describe(workload: Workload, block_size: int) -> dict[str, Value]:
 
     Returns
     -------
-    Flat and ready for JSON; None where there is no such figure, as with every figure on sharing
-    for a workload without prefix information.
-
-    ``prompt_tokens_*``, ``output_tokens_*``
-        Sum, mean, percentiles (linear) and maximum over requests.
-    ``duration_s``, ``mean_rate_per_s``, ``arrival_gap_cv``
-        From the first to the last arrival; gaps over duration; burstiness as the coefficient of
-        variation of gaps, 1 for Poisson arrivals.
-    ``num_prompt_blocks``, ``num_distinct_prompt_blocks``
-        Full blocks of ``block_size`` tokens in prompts.
-    ``num_identity_blocks``, ``num_distinct_identity_blocks``, ``block_hit_rate``
-        Blocks of ``identity_block_size`` tokens, the last of a prompt counted though partial; the
-        rate is the share of them that an earlier prompt had.
-    ``working_set_tokens``
-        Distinct prompt tokens.
-    ``infinite_hit_rate``
-        The engine's own rule: full blocks, and at least the last token is computed, so
-        ``(prompt - 1) // block_size`` blocks at most.
-    ``infinite_hit_rate_with_outputs``
-        The same where generated blocks of earlier requests can be hit too.
-    ``infinite_hit_rate_whole_prompt``
-        Full blocks, ``prompt // block_size`` of them at most.
-    ``infinite_hit_rate_partial``
-        Blocks of ``identity_block_size``, of which the last may be partial: Mooncake's rule.
-    ``mean_request_hit_rate``
-        Mean over requests of each one's own hit rate, under the rule of ``infinite_hit_rate``.
-    ``infinite_hit_rate_last_half``, ``infinite_hit_rate_partial_last_half``
-        Over the last half of requests.
+    A figure by each name of ``MEANINGS``, and ``name``; flat and ready for JSON; None where there
+    is no such figure, as with every figure on sharing for a workload without prefix information.
     """
     requests = workload.requests
     prompts = np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
@@ -105,47 +151,81 @@ def _sharing(workload: Workload, prompts: Ints, block_size: int) -> Mapping[str,
     if not workload.has_prefix_info:
         return dict.fromkeys(_SHARING)
     shared = shared_prefix_tokens(workload.requests)
-    with_outputs = shared_prefix_tokens(workload.requests, outputs=True)
     identity = workload.identity_block_size
     num_prompt_blocks = int((prompts // block_size).sum())
     num_identity_blocks = -(-prompts // identity)
     num_shared_identity_blocks = -(-shared // identity)
     engine = cached_tokens(prompts, shared, block_size)
     whole = shared // block_size * block_size
+    found = sharing(workload.requests)
     partial = np.minimum(num_shared_identity_blocks * identity, prompts)
     half = len(prompts) // 2
-    values = (
-        num_prompt_blocks - int((shared // block_size).sum()),
-        int(num_identity_blocks.sum()),
-        int((num_identity_blocks - num_shared_identity_blocks).sum()),
-        _share(num_shared_identity_blocks, num_identity_blocks),
-        workload.num_distinct_prompt_tokens,
-        _share(engine, prompts),
-        _share(cached_tokens(prompts, with_outputs, block_size), prompts),
-        _share(whole, prompts),
-        _share(partial, prompts),
-        float((engine / prompts).mean()),
-        _share(engine[half:], prompts[half:]),
-        _share(partial[half:], prompts[half:]),
-    )
-    return dict(zip(_SHARING, values, strict=True))
+    return {
+        "num_distinct_prompt_blocks": num_prompt_blocks - int((shared // block_size).sum()),
+        "num_identity_blocks": int(num_identity_blocks.sum()),
+        "num_distinct_identity_blocks": int(
+            (num_identity_blocks - num_shared_identity_blocks).sum()
+        ),
+        "identity_block_hit_rate": _share(num_shared_identity_blocks, num_identity_blocks),
+        "working_set_tokens": workload.num_distinct_prompt_tokens,
+        "infinite_hit_rate": _share(engine, prompts),
+        "infinite_hit_rate_with_outputs": _share(
+            cached_tokens(prompts, found.shared, block_size), prompts
+        ),
+        "infinite_hit_rate_whole_prompt": _share(whole, prompts),
+        "infinite_hit_rate_partial": _share(partial, prompts),
+        "infinite_block_hit_rate": _share(shared // block_size, prompts // block_size),
+        "mean_request_hit_rate": float((engine / prompts).mean()),
+        "infinite_hit_rate_last_half": _share(engine[half:], prompts[half:]),
+        "infinite_hit_rate_partial_last_half": _share(partial[half:], prompts[half:]),
+        **_sources(found),
+        **_gaps(found, block_size),
+        **_tree(workload, block_size),
+    }
 
 
-_SHARING = (
-    "num_distinct_prompt_blocks",
-    "num_identity_blocks",
-    "num_distinct_identity_blocks",
-    "block_hit_rate",
-    "working_set_tokens",
-    "infinite_hit_rate",
-    "infinite_hit_rate_with_outputs",
-    "infinite_hit_rate_whole_prompt",
-    "infinite_hit_rate_partial",
-    "mean_request_hit_rate",
-    "infinite_hit_rate_last_half",
-    "infinite_hit_rate_partial_last_half",
-)
+_SHARING = tuple(MEANINGS)[tuple(MEANINGS).index("num_distinct_prompt_blocks") :]
 
 
-def _share(part: Ints, whole: Ints) -> float:
-    return int(part.sum()) / int(whole.sum())
+def _sources(found: Sharing) -> dict[str, Value]:
+    total = int(found.shared.sum())
+    repeats = int(found.shared[found.is_repeat].sum())
+    common = int(found.common[~found.is_repeat].sum())
+    parts = (repeats, common, total - repeats - common)
+    names = ("hit_share_repeats", "hit_share_between_sessions", "hit_share_earlier_turns")
+    return {name: part / total if total else None for name, part in zip(names, parts, strict=True)}
+
+
+def _gaps(found: Sharing, block_size: int) -> dict[str, Value]:
+    reused = found.gap_ns >= 0
+    figures: dict[str, Value] = {}
+    for name, gaps in (
+        ("reuse_gap_s", found.gap_ns[reused] / 1e9),
+        ("reuse_gap_blocks", found.gap_tokens[reused] / block_size),
+    ):
+        for percentile in (50, 90):
+            value = float(np.percentile(gaps, percentile)) if len(gaps) else None
+            figures[f"{name}_p{percentile}"] = value
+    return figures
+
+
+def _tree(workload: Workload, block_size: int) -> dict[str, Value]:
+    shape = tree_shape(workload.requests)
+    firsts = popularity(workload.requests, block_size)
+    count = len(workload.requests)
+    branches = len(shape.fan_out) > 0
+    return {
+        "num_branching_points": len(shape.fan_out),
+        "fan_out_mean": float(shape.fan_out.mean()) if branches else None,
+        "fan_out_max": int(shape.fan_out.max()) if branches else None,
+        "tree_depth_mean": float(shape.depth.mean()),
+        "tree_depth_max": int(shape.depth.max()),
+        "num_first_blocks": len(firsts),
+        "top_first_block_share": int(firsts[:1].sum()) / count,
+        "top_10_first_blocks_share": int(firsts[:10].sum()) / count,
+    }
+
+
+def _share(part: Ints, whole: Ints) -> float | None:
+    total = int(whole.sum())
+    return int(part.sum()) / total if total else None

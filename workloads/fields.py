@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 
 MAX_TOKENS = 2**31 - 1
 MAX_NS = 2**63 - 1
+UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+"""Units of time by name, in ns."""
+
+_UNIT_NAMES = {10**9: "seconds", 10**6: "milliseconds", 10**3: "microseconds", 1: "nanoseconds"}
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 
 class RowError(Exception):
@@ -22,19 +28,22 @@ def show(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an int of more than 4,300 digits has no repr
         return "a value too long to show"
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= 60:
+        return text
+    quote = text[0] if text[0] == text[-1] and text[0] in "'\"" else ""
+    return text[: 57 - len(quote)] + "..." + quote
 
 
 def number(value: object) -> int | float | None:
     """Read a finite number, as such or as text; None for anything else."""
     if isinstance(value, str):
+        # Python's own rule is wider: 1_000, other scripts' digits, nan.
+        if len(value) > 400 or not _NUMBER.fullmatch(value):
+            return None
         try:
             value = int(value)
         except ValueError:
-            try:
-                value = float(value)
-            except ValueError:
-                return None
+            value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, float) and not math.isfinite(value):
@@ -67,6 +76,26 @@ def num_tokens(field: str, value: object, minimum: int) -> int:
     return result
 
 
+def unit_name(unit_ns: int) -> str:
+    """Spell a unit of time out."""
+    return _UNIT_NAMES[unit_ns]
+
+
+def epoch_unit(value: float) -> str | None:
+    """Name the unit in which a value is a time between 2001 and 2096 counted from 1970, if any."""
+    for name, unit_ns in UNITS_NS.items():
+        if 1e18 <= value * unit_ns < 4e18:
+            return name
+    return None
+
+
+def _epoch_hint(value: float, unit_ns: int) -> str:
+    unit = epoch_unit(value)
+    if unit is None or UNITS_NS[unit] == unit_ns:
+        return ""
+    return f" (it looks like {unit_name(UNITS_NS[unit])} since 1970: see --time-unit {unit})"
+
+
 def time_ns(field: str, value: object, unit_ns: int) -> int:
     """Read a time of ``unit_ns`` nanoseconds to the unit, rounded to a nanosecond.
 
@@ -82,10 +111,9 @@ def time_ns(field: str, value: object, unit_ns: int) -> int:
     units = int(result)
     time = units * unit_ns + round((result - units) * unit_ns)
     if result < 0 or time > MAX_NS:
-        unit = {10**6: "milliseconds", 10**9: "seconds"}[unit_ns]
         raise RowError(
-            f"{field} is {show(value)}, which is not a number of {unit} from 0 to"
-            f" {MAX_NS / unit_ns:.2g}"
+            f"{field} is {show(value)}, which is not a number of {unit_name(unit_ns)} from 0 to"
+            f" {MAX_NS / unit_ns:.2g}{_epoch_hint(result, unit_ns)}"
         )
     return time
 

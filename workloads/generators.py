@@ -6,11 +6,20 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from sim.errors import UsageError
+from workloads.documents import few_shot, rag, uniform
 from workloads.fields import number, show, whole
+from workloads.multi_turn import agent, multi_turn
 from workloads.shared_prefix import shared_prefix
 from workloads.workload import Workload
 
-GENERATORS: dict[str, Callable[..., Workload]] = {"shared-prefix": shared_prefix}
+GENERATORS: dict[str, Callable[..., Workload]] = {
+    "shared-prefix": shared_prefix,
+    "multi-turn": multi_turn,
+    "agent": agent,
+    "few-shot": few_shot,
+    "rag": rag,
+    "uniform": uniform,
+}
 """A generator takes dials as keywords with numbers as defaults; its docstring's first line says
 what it makes."""
 

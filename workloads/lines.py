@@ -2,128 +2,91 @@
 
 from __future__ import annotations
 
-import gzip
+import codecs
+import io
 import json
-import zlib
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack
-from io import BufferedReader
-from pathlib import Path
+from collections.abc import Generator
 
-from sim.errors import UsageError
 from workloads.fields import RowError, show
+from workloads.source import HEAD, DamagedError, Part, lines
 
-_File = BufferedReader | gzip.GzipFile
+Rows = Generator[tuple[int, object], None, None]
+"""Line number (from 1) and JSON value; a `RowError` in its place says why there is none."""
 
-_BOM = b"\xef\xbb\xbf"
-_GZIP = b"\x1f\x8b"
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
-_PACKED = {
-    b"(\xb5/\xfd": "is compressed with zstd; unpack it first (zstd -d)",
-    b"PK\x03\x04": "is a zip archive; unpack it first",
-    b"PAR1": "is a Parquet file; convert it to JSON lines first",
-}
+_BLANKS = " \t\r\n"
+_decoder = json.JSONDecoder()
 
 
-def read_rows(path: Path, warnings: list[str]) -> Generator[tuple[int, object], None, None]:
-    """Yield line number (from 1) and JSON value of each row; blank lines are passed over.
+def read_rows(part: Part, head: bytes, said: list[str]) -> Rows:
+    """Yield line number and JSON value of each row; blank lines are passed over.
 
-    Reads no further than it is asked to. Lines end with a line feed only, since other separators
-    may stand inside strings. Gzip is unpacked on the way, whatever the file is called. A file
-    that holds one JSON array yields its elements, each at the line it begins on.
+    One JSON object a line, or else one JSON array, or objects that each take several lines.
 
     Parameters
     ----------
-    path
-        The file; need not be seekable.
-    warnings
+    part
+        The file; read no further than asked.
+    head
+        Of `check_head`.
+    said
         Gets a clause for what is unusual about the file as a whole.
-
-    Yields
-    ------
-    int, object
-        A `RowError` in place of the value says why there is none; what follows may be good.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or is no text at all.
     """
+    if head.startswith(b"["):
+        said.append("one JSON array instead of a JSON object per line")
+        return _values(part.file, in_array=True)
+    if _goes_on_after_its_line(head):
+        said.append("JSON objects over several lines instead of one per line")
+        return _values(part.file, in_array=False)
+    return _line_rows(part)
+
+
+def first_value(head: bytes) -> object:
+    """Parse the first row as far as the beginning of the file holds it; None where it does not."""
+    text = head.decode("utf-8", "replace").lstrip("[" + _BLANKS)
     try:
-        with ExitStack() as stack:
-            raw = stack.enter_context(path.open("rb"))
-            file: _File = raw
-            if raw.peek(2).startswith(_GZIP):
-                file = stack.enter_context(gzip.GzipFile(fileobj=raw))
-            if _check_head(path, file).startswith(b"["):
-                warnings.append("one JSON array instead of a JSON object per line")
-                yield from _array_rows(file.read())
-            else:
-                yield from _line_rows(file)
-    except _DAMAGED:
-        raise UsageError(f"{path} is damaged or cut-off gzip data; fetch it anew.") from None
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a directory; give one trace file in it.") from None
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be read ({error.strerror or error}); give a file that can."
-        ) from None
+        return _decoder.raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None
 
 
-def _check_head(path: Path, file: _File) -> bytes:
-    """Return the beginning without BOM and blanks, and refuse what is plainly no trace."""
-    head = file.peek(4096)
-    for magic, fault in _PACKED.items():
-        if head.startswith(magic):
-            raise UsageError(f"{path} {fault}.")
-    if b"\0" in head:
-        raise UsageError(
-            f"{path} is binary or not UTF-8 text; give a trace of one JSON object per line."
-        )
-    head = head.removeprefix(_BOM).lstrip()
-    if head.startswith(b"<"):
-        raise UsageError(
-            f"{path}:1: looks like HTML, a web page saved in place of the trace; download the file"
-            " itself (its raw link)."
-        )
-    if head.startswith(b"version https://git-lfs"):
-        raise UsageError(
-            f"{path}:1: is a Git LFS pointer, not the trace itself; fetch it with git lfs pull."
-        )
-    return head
+def _goes_on_after_its_line(head: bytes) -> bool:
+    line, _, rest = head.decode("utf-8", "replace").replace("\r", "\n").partition("\n")
+    if not line.startswith("{") or not rest.strip() or rest.lstrip().startswith("{"):
+        return False
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(line.rstrip()) - 1
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
-def _line_rows(file: _File) -> Iterator[tuple[int, object]]:
+def _line_rows(part: Part) -> Rows:
     number = 0
-    while True:
-        number += 1
-        try:
-            line = file.readline()
-        except _DAMAGED:
-            yield number, RowError("the compressed data is damaged or cut off here")
-            return
-        if not line:
-            return
-        if number == 1:
-            line = line.removeprefix(_BOM)
-        if line.strip():
-            yield number, _parse(line)
+    try:
+        for number, line in lines(part):
+            if line.strip():
+                yield number, _parse(line)
+    except DamagedError as fault:
+        yield number + 1, RowError(f"{fault}, which ends here", "fetch the file anew")
 
 
 def _parse(line: bytes) -> object:
     try:
-        return json.loads(line.decode("utf-8"))
+        text = line.decode("utf-8")
+        return json.loads(text)
     except UnicodeDecodeError:
         return RowError("the line is not UTF-8 text")
     except RecursionError:
         return RowError("the line is nested too deeply")
     except ValueError as error:
-        text = line.decode("utf-8").strip()
+        text = text.strip()
         if not text.startswith("{"):
             return RowError(
                 f"{show(text)} is not a JSON object", "give a trace of one JSON object per line"
             )
-        if not line.endswith(b"\n"):
+        if not line.endswith((b"\n", b"\r")):
             return RowError(
                 "the last line is cut off in the middle of a row", "fetch the file anew"
             )
@@ -131,21 +94,104 @@ def _parse(line: bytes) -> object:
         return RowError(f"{show(text)} is not a whole JSON object ({reason})")
 
 
-def _array_rows(data: bytes) -> Iterator[tuple[int, object]]:
-    text = data.decode("utf-8-sig", "replace")
-    decoder = json.JSONDecoder()
-    at = text.index("[") + 1
-    counted, line = 0, 1
-    while True:
-        while at < len(text) and text[at] in ", \t\r\n":
-            at += 1
-        line += text.count("\n", counted, at)
-        counted = at
-        if text[at : at + 1] == "]":
-            return
-        try:
-            row, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            yield line, RowError("the JSON array is cut off or broken here")
-            return
-        yield line, row
+class _Text:
+    """Text of a file that is read on as needed, with the line of a place in it."""
+
+    def __init__(self, file: io.BufferedReader, whole: str) -> None:
+        self._file = file
+        self._whole = whole
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("strict").decode
+        self.text = ""
+        self.at = 0
+        self.line = 1
+        self.ended = False
+
+    def more(self) -> bool:
+        """Read on; False at the end. Reads twice as much each time a value is still not whole."""
+        if self.ended:
+            return False
+        data = self._file.read(max(HEAD, len(self.text) - self.at))
+        self.ended = not data
+        self.line += self.text.count("\n", 0, self.at)
+        self.text = self.text[self.at :] + self._decode(data, self.ended)
+        self.at = 0
+        return True
+
+    def peek(self) -> str:
+        """Pass blanks over and return the next character; empty at the end."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in _BLANKS:
+                self.at += 1
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.more():
+                return ""
+
+    def line_here(self) -> int:
+        """Line of the next character."""
+        return self.line + self.text.count("\n", 0, self.at)
+
+    def value(self) -> object:
+        """Parse a value; a `RowError` where there is none."""
+        while True:
+            try:
+                value, end = _decoder.raw_decode(self.text, self.at)
+            except RecursionError:
+                return RowError(f"{self._whole} is nested too deeply")
+            except ValueError as error:
+                if not isinstance(error, json.JSONDecodeError):
+                    return RowError("a number is too long")
+                # An error well before the end does not go away by reading on.
+                if len(self.text) - error.pos > HEAD or not self.more():
+                    return RowError(
+                        f"{self._whole} is cut off or broken here", "fetch the file anew"
+                    )
+                continue
+            # A number may go on beyond what was read.
+            if end < len(self.text) or not self.more():
+                self.at = end
+                return value
+
+
+def _values(file: io.BufferedReader, *, in_array: bool) -> Rows:
+    """Yield the elements of an array, or objects that follow one another, each at its line."""
+    text = _Text(file, "the JSON array" if in_array else "the JSON object")
+    try:
+        if in_array:
+            text.peek()
+            text.at += 1
+        first = True
+        while True:
+            after_comma = False
+            if in_array and not first and text.peek() == ",":
+                text.at += 1
+                after_comma = True
+            next_character = text.peek()
+            if in_array and next_character == "]" and not after_comma:
+                text.at += 1
+                if text.peek():
+                    yield (
+                        text.line_here(),
+                        RowError("something follows the end of the JSON array", "remove it"),
+                    )
+                return
+            if not next_character:
+                if in_array:
+                    yield (
+                        text.line_here(),
+                        RowError("the JSON array is cut off here", "fetch the file anew"),
+                    )
+                return
+            line = text.line_here()
+            if in_array and not first and not after_comma:
+                yield line, RowError("a comma is missing between two elements of the JSON array")
+                return
+            value = text.value()
+            yield line, value
+            if isinstance(value, RowError):
+                return
+            first = False
+    except UnicodeDecodeError:
+        yield text.line_here(), RowError("what follows is not UTF-8 text")
+    except DamagedError as fault:
+        yield text.line_here(), RowError(f"{fault}, which ends here", "fetch the file anew")

@@ -6,13 +6,14 @@ already had. Hit rates at any block size, distinct blocks and the working set fo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.types import Request
-from workloads.content import runs
+from workloads.content import path
 
 Ints = NDArray[np.int64]
 
@@ -34,25 +35,25 @@ def shared_prefix_tokens(requests: Sequence[Request], *, outputs: bool = False) 
     -------
     int64 array of shape ``(len(requests),)``, in tokens, at most the prompt's length.
     """
-    if not requests:
-        return np.zeros(0, dtype=np.int64)
-    pieces = [
-        runs(r.content, r.num_kv_tokens if outputs else r.num_prompt_tokens) for r in requests
-    ]
-    base = np.concatenate([bases for bases, _ in pieces])
-    length = np.concatenate([lengths for _, lengths in pieces])
-    first = np.concatenate(([0], np.cumsum([len(bases) for bases, _ in pieces])))
-    num_runs = np.diff(first)
-
-    ends = np.cumsum(length)
-    request_start = np.concatenate(([0], ends))[first[:-1]]
-    start = ends - length - np.repeat(request_start, num_runs)
-    in_prompt = np.clip(np.repeat(_prompts(requests), num_runs) - start, 0, length)
-    # A name stands for one whole prefix. So where a run is held, all the runs before it are, and
-    # the tokens held are their sum.
-    held = np.minimum(in_prompt, _longest_before(base, length))
-    total = np.concatenate(([0], np.cumsum(held)))
-    return total[first[1:]] - total[first[:-1]]
+    longest: dict[int, int] = {}  # tokens of each segment that some earlier request had
+    shared = np.zeros(len(requests), dtype=np.int64)
+    for index, request in enumerate(requests):
+        stop = request.num_kv_tokens if outputs else request.num_prompt_tokens
+        bases, ends = path(request.content, stop)
+        # A name stands for one whole prefix: where a segment was had, all those before it were.
+        num_had = bisect_left(bases, True, key=lambda base: base not in longest)
+        start = 0
+        if num_had:
+            last = num_had - 1
+            start = ends[last - 1] if last else 0
+            had = longest[bases[last]]
+            shared[index] = min(start + min(ends[last] - start, had), request.num_prompt_tokens)
+            longest[bases[last]] = max(ends[last] - start, had)
+            start = ends[last]
+        for base, end in zip(bases[num_had:], ends[num_had:], strict=True):
+            longest[base] = end - start
+            start = end
+    return shared
 
 
 def cached_tokens(
@@ -107,18 +108,3 @@ def infinite_hit_rate(
 
 def _prompts(requests: Sequence[Request]) -> Ints:
     return np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
-
-
-def _longest_before(base: Ints, length: Ints) -> Ints:
-    """For each run, the longest earlier run of the same base; 0 for the first."""
-    order = np.argsort(base, kind="stable")
-    changes = np.diff(base[order]) != 0
-    group = np.concatenate(([0], np.cumsum(changes)))
-    # A running maximum that starts anew in each group: lift every group above the one before.
-    lift = group * (int(length.max()) + 1)
-    longest = np.maximum.accumulate(length[order] + lift) - lift
-    before = np.zeros_like(length)
-    before[1:] = np.where(changes, 0, longest[:-1])
-    result = np.empty_like(before)
-    result[order] = before
-    return result

@@ -10,6 +10,7 @@ from sim.errors import UsageError
 from sim.types import Request
 from workloads.arrivals import arrival_times_ns
 from workloads.content import Segments
+from workloads.dials import check_dial, check_rate, draw_popular
 from workloads.fields import MAX_TOKENS
 from workloads.workload import Workload
 
@@ -19,12 +20,13 @@ def shared_prefix(
     num_requests: int = 1000,
     hit_rate: float = 0.5,
     num_prefixes: int = 10,
+    zipf: float = 0.0,
     prompt: int = 2048,
     output: int = 128,
     rate: float = 4.0,
     seed: int = 0,
 ) -> Workload:
-    """Prompts of one length that begin with one of a few shared prefixes, drawn uniformly.
+    """Prompts of one length that begin with one of a few shared prefixes.
 
     The length of the prefixes, the same for all, is chosen for the hit rate that an infinite
     cache achieves, in which the first use of each prefix misses. At least the last token of a
@@ -39,6 +41,9 @@ def shared_prefix(
         that caches full blocks loses up to a block per request more.
     num_prefixes
         Different prefixes to draw from.
+    zipf
+        Popularity of prefixes: the k-th is ``k ** -zipf`` times as popular as the first; 0 draws
+        all alike.
     prompt, output
         Tokens of every request.
     rate
@@ -52,17 +57,17 @@ def shared_prefix(
     UsageError
         If a dial is out of range, or no prefix is long enough for ``hit_rate``.
     """
-    _check("num_requests", num_requests, 1, 10**9)
-    _check("hit_rate", hit_rate, 0, 1)
-    _check("num_prefixes", num_prefixes, 1, 10**9)
-    _check("prompt", prompt, 1, MAX_TOKENS)
-    _check("output", output, 0, MAX_TOKENS)
-    _check("seed", seed, 0, 2**63)
-    if not (math.isfinite(rate) and rate > 0):
-        raise UsageError(f"rate is {rate:g}, but must be above 0 requests per second; raise it.")
+    check_dial("num_requests", num_requests, 1, 10**9)
+    check_dial("hit_rate", hit_rate, 0, 1)
+    check_dial("num_prefixes", num_prefixes, 1, 10**9)
+    check_dial("zipf", zipf, 0, 10)
+    check_dial("prompt", prompt, 1, MAX_TOKENS)
+    check_dial("output", output, 0, MAX_TOKENS)
+    check_dial("seed", seed, 0, 2**63)
+    check_rate(rate)
 
     prefix_rng, arrival_rng = np.random.default_rng(seed).spawn(2)
-    prefix_of = prefix_rng.integers(num_prefixes, size=num_requests)
+    prefix_of = draw_popular(num_prefixes, zipf, num_requests, prefix_rng)
     num_hits = num_requests - len(np.unique(prefix_of))
     num_shared = _prefix_length(hit_rate, num_hits, num_requests, num_prefixes, prompt)
     times_ns = arrival_times_ns("poisson", num_requests, rate, 1.0, arrival_rng).tolist()
@@ -108,8 +113,3 @@ def _prefix_length(
             " num_prefixes, or raise num_requests or prompt."
         )
     return length
-
-
-def _check(dial: str, value: float, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"{dial} is {value:g}, but must lie from {low} to {high}; change it.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workloads.content import Segments
+from workloads.intake import Intake
 
 _Run = tuple[int, int]
 """First name and length."""
@@ -111,8 +112,29 @@ def _cut(runs: Iterable[_Run], num_tokens: int) -> list[_Run]:
     return kept
 
 
-def content_of(runs: Iterable[_Run], tail_base: int, num_tail_tokens: int) -> Segments:
-    """Make the content of a request of its named tokens and a tail of its own."""
-    runs = [*runs, (tail_base, num_tail_tokens)] if num_tail_tokens else list(runs)
-    bases, lengths = np.array(runs, dtype=np.int64).reshape(-1, 2).T
-    return Segments(bases.copy(), np.cumsum(lengths))
+def share_within_blocks(
+    intake: Intake, chains: Sequence[tuple[int, Sequence[int]]], names: FinerNames
+) -> None:
+    """Name all prompts anew, in order of arrival.
+
+    Parameters
+    ----------
+    intake
+        Holds the requests; gets a note on what was assumed.
+    chains
+        Index of each request and the numbers of its ids, each told apart by those before it.
+    names
+        For as many ids.
+    """
+    tail_base = names.num_names
+    for index, numbers in sorted(chains, key=lambda chain: intake.arrival_of(chain[0])):
+        num_prompt_tokens, num_output_tokens = intake.lengths(index)
+        runs = names.add(numbers, num_prompt_tokens)
+        num_tail_tokens = num_prompt_tokens + num_output_tokens - sum(length for _, length in runs)
+        if num_tail_tokens:
+            runs = [*runs, (tail_base, num_tail_tokens)]
+            tail_base += num_tail_tokens
+        bases, lengths = np.array(runs, dtype=np.int64).reshape(-1, 2).T
+        intake.replace(index, Segments(bases.copy(), np.cumsum(lengths)), num_prompt_tokens)
+    intake.identity_block_size = 1
+    intake.notes.append(f"{intake.where}: assumed, not read: {names.says()}.")

@@ -30,6 +30,9 @@ class Workload:
         Sentences about what was made, such as the hit rate that a generator achieved.
     num_skipped
         Rows that were left out.
+    digest
+        SHA-256 of the bytes that were read, in hex; empty for a generator. With ``--num-requests``
+        it covers what was read so far, in whole buffers.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Workload:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     num_skipped: int = 0
+    digest: str = ""
 
     @cached_property
     def num_distinct_prompt_tokens(self) -> int:

@@ -1,10 +1,12 @@
-"""Writing a workload as a Mooncake trace."""
+"""Writing a workload as a trace, possibly anonymised."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
 
@@ -13,20 +15,28 @@ import numpy as np
 from sim.errors import UsageError
 from sim.types import Request
 from workloads.content import prefix_names
+from workloads.fields import MAX_TOKENS
+from workloads.reader import read
 from workloads.reuse import infinite_hit_rate
 from workloads.workload import Workload
 
+FORMS = {"mooncake": 512, "bailian": 16, "tokens": 1}
+"""Forms that can be written, and the tokens that an id stands for unless said otherwise."""
 
-def write_mooncake(
-    workload: Workload, path: str | PathLike[str], *, trace_block_size: int = 512
+
+def write_trace(
+    workload: Workload,
+    path: str | PathLike[str],
+    form: str = "mooncake",
+    *,
+    trace_block_size: int | None = None,
+    key: str | None = None,
 ) -> tuple[str, ...]:
-    """Write a Mooncake trace that `read_mooncake` reads back, given the same block size.
+    """Write a trace that `workloads.reader.read` reads back, given the same block size.
 
-    Where the workload's identity is a multiple of ``trace_block_size``, nothing is lost: hits are
-    the same at every engine block size. Otherwise two prompts share whole trace blocks only, so
-    hits are the same at multiples of ``trace_block_size``, and at block sizes that divide it the
-    remainder of a shared prefix is lost. What outputs share is never kept, since a Mooncake trace
-    has no ids for them.
+    What is written is read back and compared, so that what the form cannot hold is known and said:
+    prefixes that end inside a block of the trace; answers that no later turn of their session
+    shows, except as ``tokens``, which spells every token.
 
     Parameters
     ----------
@@ -34,8 +44,14 @@ def write_mooncake(
         What to write; its order becomes the order of lines.
     path
         Replaced in one step when all is written, so that it never holds half a trace.
+    form
+        A key of ``FORMS``.
     trace_block_size
-        Tokens that an id stands for.
+        Tokens that an id stands for; None for the workload's own unit of identity, or that of
+        ``FORMS`` where it has none.
+    key
+        Makes ids of blocks, requests and sessions keyed hashes (BLAKE2b): the same key gives the
+        same file, and without it nothing leads back. Times count from the first arrival anyway.
 
     Returns
     -------
@@ -44,19 +60,31 @@ def write_mooncake(
     Raises
     ------
     UsageError
-        If the file cannot be written.
+        If there is no such form, or the file cannot be written.
     """
-    if trace_block_size < 1:
+    if form not in FORMS:
+        raise UsageError(f"--to is {form!r}, but must be one of {', '.join(FORMS)}.")
+    size = trace_block_size or default_block_size(workload, form)
+    if form == "tokens" and size != 1:
         raise UsageError(
-            f"--trace-block-size is {trace_block_size}, but a block has at least 1 token; raise it."
+            f"--ids-block-size {size} has no meaning with --to tokens, which spells every token;"
+            " leave it out."
         )
+    if not 1 <= size <= MAX_TOKENS:
+        raise UsageError(
+            f"--ids-block-size is {size}, but a block has from 1 to {MAX_TOKENS} tokens; change it."
+        )
+    if key == "":
+        raise UsageError("--anonymise needs a key that is not empty; give a secret of your own.")
+    lines = _Rows(workload, form, size, _hasher(key)).lines()
     path = Path(path)
     part = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
         try:
             with part.open("x", encoding="utf-8", newline="\n") as file:
-                for line in _lines(workload, trace_block_size):
+                for line in lines:
                     file.write(line + "\n")
+            losses = _losses(workload, part, form, size)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -65,61 +93,173 @@ def write_mooncake(
             f"{path} cannot be written ({error.strerror or error}); give a file in a folder that"
             " exists and may be written to."
         ) from None
-    return tuple(_losses(workload, trace_block_size))
+    return losses
 
 
-def _lines(workload: Workload, trace_block_size: int) -> Iterator[str]:
-    id_of: dict[int, int] = {}
-    # A block inside one unit of identity is known by its first token, so that a partial block
-    # matches the same block in full. Otherwise only its last token tells the whole of it.
-    first = workload.identity_block_size % trace_block_size == 0
-    for index, request in enumerate(workload.requests):
+def write_mooncake(
+    workload: Workload, path: str | PathLike[str], *, trace_block_size: int = 512
+) -> tuple[str, ...]:
+    """Write a Mooncake trace; see `write_trace`."""
+    if trace_block_size < 1:
+        raise UsageError(
+            f"--ids-block-size is {trace_block_size}, but a block has at least 1 token; raise it."
+        )
+    return write_trace(workload, path, trace_block_size=trace_block_size)
+
+
+def default_block_size(workload: Workload, form: str) -> int:
+    """Tokens of a block where the user names none: the workload's own unit, if it has one."""
+    own = workload.identity_block_size
+    return own if own > 1 and form != "tokens" else FORMS[form]
+
+
+def _hasher(key: str | None) -> Callable[[object], int] | None:
+    if key is None:
+        return None
+    secret = blake2b(key.encode("utf-8", "surrogatepass")).digest()
+
+    def hashed(value: object) -> int:
+        digest = blake2b(repr(value).encode(), key=secret, digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1  # fits a signed integer of 64 bits
+
+    return hashed
+
+
+class _Rows:
+    """Makes the rows of one file."""
+
+    def __init__(
+        self, workload: Workload, form: str, size: int, hashed: Callable[[object], int] | None
+    ) -> None:
+        self._workload = workload
+        self._form = form
+        self._size = size
+        self._hashed = hashed
+        self._id_of: dict[tuple[bool, int], int] = {}
+        self._last_turn: dict[str, tuple[str, int]] = {}
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line per request."""
+        fields = {"mooncake": self._mooncake, "bailian": self._bailian, "tokens": self._tokens}
+        for index, request in enumerate(self._workload.requests):
+            yield json.dumps(fields[self._form](index, request))
+
+    def _mooncake(self, index: int, request: Request) -> dict[str, object]:
         row: dict[str, object] = {
-            "timestamp": _milliseconds(request.arrival_ns),
+            "timestamp": _in_units(request.arrival_ns, 10**6),
             "input_length": request.num_prompt_tokens,
             "output_length": request.num_output_tokens,
         }
-        if workload.has_prefix_info:
-            names = _block_names(request, trace_block_size, first=first)
-            row["hash_ids"] = [id_of.setdefault(name, len(id_of)) for name in names]
-        if request.request_id != str(index):
-            row["request_id"] = request.request_id
+        self._add_blocks(row, request)
+        self._add_session(row, index, request)
+        return row
+
+    def _bailian(self, index: int, request: Request) -> dict[str, object]:
+        name = self._name(request.request_id)
+        parent, turn = "-1", 0
         if request.session_id is not None:
-            row["session_id"] = request.session_id
+            parent, turn = self._last_turn.get(request.session_id, ("-1", 0))
+            self._last_turn[request.session_id] = (name, turn + 1)
+        row: dict[str, object] = {
+            "chat_id": _number_or_text(name),
+            "parent_chat_id": _number_or_text(parent),
+            "timestamp": _in_units(request.arrival_ns, 10**9),
+            "input_length": request.num_prompt_tokens,
+            "output_length": request.num_output_tokens,
+            "type": "text",
+            "turn": turn + 1,
+        }
+        self._add_blocks(row, request)
         if request.think_ns is not None:
-            row["delay"] = _milliseconds(request.think_ns)
-        yield json.dumps(row)
+            row["delay"] = _in_units(request.think_ns, 10**6)
+        return row
+
+    def _tokens(self, index: int, request: Request) -> dict[str, object]:
+        names = request.content.token_ids(0, request.content.num_tokens)
+        ids = [self._id((True, name)) for name in names.tolist()]
+        row: dict[str, object] = {
+            "timestamp": _in_units(request.arrival_ns, 10**6),
+            "token_ids": ids[: request.num_prompt_tokens],
+            "output_token_ids": ids[request.num_prompt_tokens :],
+        }
+        self._add_session(row, index, request)
+        return row
+
+    def _add_blocks(self, row: dict[str, object], request: Request) -> None:
+        if self._workload.has_prefix_info:
+            row["hash_ids"] = [self._id(name) for name in self._block_names(request)]
+
+    def _add_session(self, row: dict[str, object], index: int, request: Request) -> None:
+        if request.request_id != str(index) or self._hashed is not None:
+            row["request_id"] = self._name(request.request_id)
+        if request.session_id is not None:
+            row["session_id"] = self._name(request.session_id)
+        if request.think_ns is not None:
+            row["delay"] = _in_units(request.think_ns, 10**6)
+
+    def _name(self, name: str) -> str:
+        return name if self._hashed is None else f"{self._hashed(name):016x}"
+
+    def _id(self, name: tuple[bool, int]) -> int:
+        found = self._id_of.get(name)
+        if found is None:
+            number = len(self._id_of)
+            found = number if self._hashed is None else self._hashed(number)
+            self._id_of[name] = found
+        return found
+
+    def _block_names(self, request: Request) -> list[tuple[bool, int]]:
+        """Name the blocks of a prompt, the last of which may be partial.
+
+        Where all of a block lies in one segment it is known by its first token, so that a partial
+        block matches the same block in full. Otherwise only its last token tells the whole of it.
+        Names ascend along a path, so the block lies in one if its last name is as far on as it is.
+        """
+        num_tokens, size = request.num_prompt_tokens, self._size
+        starts = np.arange(0, num_tokens, size, dtype=np.int64)
+        ends = np.minimum(starts + size, num_tokens) - 1
+        first = prefix_names(request.content, starts)
+        last = prefix_names(request.content, ends)
+        whole = last - first == ends - starts
+        names = np.where(whole, first, last)
+        return list(zip(whole.tolist(), names.tolist(), strict=True))
 
 
-def _block_names(request: Request, trace_block_size: int, *, first: bool) -> list[int]:
-    starts = np.arange(0, request.num_prompt_tokens, trace_block_size, dtype=np.int64)
-    ends = np.minimum(starts + trace_block_size, request.num_prompt_tokens)
-    names: list[int] = prefix_names(request.content, starts if first else ends - 1).tolist()
-    return names
+def _in_units(time_ns: int, unit_ns: int) -> int | float:
+    whole, rest = divmod(time_ns, unit_ns)
+    return time_ns / unit_ns if rest else whole
 
 
-def _milliseconds(time_ns: int) -> int | float:
-    whole, rest = divmod(time_ns, 10**6)
-    return time_ns / 10**6 if rest else whole
+def _number_or_text(name: str) -> int | str:
+    plain = name == "-1" or (name.isascii() and name.isdecimal() and str(int(name[:18])) == name)
+    return int(name) if plain else name
 
 
-def _losses(workload: Workload, trace_block_size: int) -> Iterator[str]:
+def _losses(workload: Workload, part: Path, form: str, size: int) -> tuple[str, ...]:
     if not workload.has_prefix_info:
-        return
-    requests = workload.requests
-    exact = infinite_hit_rate(requests, 1, outputs=False)
-    with_outputs = infinite_hit_rate(requests, 1)
-    if with_outputs > exact:
-        yield (
-            "A Mooncake trace has no ids for outputs: where a prompt repeats what an earlier"
-            f" request generated, the hit is lost, and an infinite cache hits {exact:.6f} of prompt"
-            f" tokens instead of {with_outputs:.6f}."
-        )
-    if workload.identity_block_size % trace_block_size:
-        kept = infinite_hit_rate(requests, trace_block_size, outputs=False)
-        if kept < exact:
-            yield (
-                f"Prefixes are shared by whole trace blocks of {trace_block_size} tokens only: an"
-                f" infinite cache hits {kept:.6f} of prompt tokens instead of {exact:.6f}; a"
-                " smaller trace block size keeps more."
+        return ()
+    said = []
+    lost = 0.0
+    again = read(part, form, trace_block_size=None if form == "tokens" else size)
+    for outputs, what in ((False, ""), (True, " and of earlier answers")):
+        before = infinite_hit_rate(workload.requests, 1, outputs=outputs)
+        after = infinite_hit_rate(again.requests, 1, outputs=outputs)
+        if after == before or (outputs and math.isclose(before - after, lost)):
+            continue  # nothing is lost, or nothing more than was said
+        lost = before - after
+        own = workload.identity_block_size
+        if outputs:
+            reason = (
+                f"the form {form} has no ids for answers, which are known only where the next turn"
+                " of a session shows them"
             )
+        elif own % size:
+            reason = f"prefixes that end inside a block of {size} tokens are cut to whole blocks"
+        else:
+            reason = "what two prompts share ends inside a block of the trace"
+        said.append(
+            f"To the token, an infinite cache hits {after:.6f} of the prompt tokens in the file"
+            f" instead of {before:.6f}, counting blocks of earlier prompts{what}: {reason}; --to"
+            " tokens keeps every hit."
+        )
+    return tuple(said)

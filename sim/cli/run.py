@@ -41,16 +41,15 @@ def command(
 ) -> None:
     """Replay one workload through one policy.
 
-    WORKLOAD is a trace file (Mooncake JSONL) or the name of a generator (shared-prefix).
+    WORKLOAD is a trace ('prefixsim workload formats' lists what is read) or the name of a generator
+    ('prefixsim workload generators'); - is standard input.
     """
-    from sim import experiment, identity  # noqa: PLC0415 - keeps --help quick
+    from sim import experiment  # noqa: PLC0415 - keeps --help quick
 
     config = RunConfig(**settings_of(chosen))
     experiment.check(config)
     if output is None and steps:
         raise UsageError("--steps keeps its table in a results folder; name one with -o DIR.")
-    if output is not None:
-        identity.check_keepable(config)
     process.is_ours = ":" not in config.policy
     results = None
     if output is not None:

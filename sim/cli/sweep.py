@@ -90,7 +90,7 @@ def command(
     configs = grid.expand(axes)
     for config in configs:
         experiment.check(config)
-        identity.check_keepable(config)
+        identity.check_repeatable(config)
     results = store.ResultStore(output)
     results.prepare()
     failures: list[grid.Outcome] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,25 +67,24 @@ def key_runs(requests: Sequence[Request], num_tokens: Ints, block_size: int) -> 
     """
     if not requests:
         return no_keys(0)
-    if all(hasattr(request.content, "runs") for request in requests):
+    if all(hasattr(request.content, "path") for request in requests):
         return _from_segments(requests, num_tokens, block_size)
     return _from_keys(requests, num_tokens, block_size)
 
 
 def _from_segments(requests: Sequence[Request], num_tokens: Ints, block_size: int) -> KeyRuns:
-    pieces = [
-        request.content.runs(stop)  # type: ignore[attr-defined]
-        for request, stop in zip(requests, num_tokens.tolist(), strict=True)
-    ]
-    num_pieces = np.array([len(bases) for bases, _ in pieces], dtype=np.int64)
-    bases = np.concatenate([bases for bases, _ in pieces])
-    lengths = np.concatenate([lengths for _, lengths in pieces])
+    paths = [request.content.path() for request in requests]  # type: ignore[attr-defined]
+    num_pieces = np.array([len(bases) for bases, _ in paths], dtype=np.int64)
+    bases = np.fromiter(chain.from_iterable(bases for bases, _ in paths), np.int64)
+    ends = np.fromiter(chain.from_iterable(ends for _, ends in paths), np.int64)
     of_request = np.repeat(np.arange(len(requests)), num_pieces)
-    ends = np.cumsum(lengths)
-    ends -= np.concatenate(([0], ends[np.cumsum(num_pieces)[:-1] - 1]))[of_request]
+    begins = np.concatenate(([0], ends[:-1]))
+    begins[np.cumsum(num_pieces[:-1])[num_pieces[1:] > 0]] = 0
+    # What can be cached may end inside a path.
+    ends = np.minimum(ends, num_tokens[of_request])
     # A block lies in the segment that its last token lies in.
     stops = ends // block_size
-    starts = (ends - lengths) // block_size
+    starts = begins // block_size
     holds_any = stops > starts
     bases, starts, stops = bases[holds_any], starts[holds_any], stops[holds_any]
     # Segments of the same base begin at the same place of the same prefix, and differ in length.

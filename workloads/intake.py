@@ -1,0 +1,318 @@
+"""What every reader hands its rows to: checks, clocks, sessions; a workload comes out."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.types import Request
+from workloads.clock import Clock, rows
+from workloads.content import Segments, cut
+from workloads.fields import MAX_NS, RowError, show, text
+from workloads.options import ReadOptions
+from workloads.tree import Names, PrefixTree, with_tail
+from workloads.workload import Workload
+
+_SCOPE = re.compile(r"lora|adapter|salt|^extra_?keys?$|^mm_|multi_?modal|image_hash", re.IGNORECASE)
+_NO_SCOPE: tuple[object, ...] = (None, "", 0, [], {})
+
+
+class _ScopeNames(dict[str, bool]):
+    """Whether a field goes into an engine's block hash beside the tokens, by its name."""
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = _SCOPE.search(name) is not None
+        return found
+
+
+@dataclass(slots=True)
+class Path:
+    """A prompt on its way through the tree of names: segments by first name and end, tokens."""
+
+    bases: list[int]
+    ends: list[int]
+
+
+class Intake:
+    """Takes requests one by one, in columns, and makes a workload of them.
+
+    Attributes
+    ----------
+    where
+        File that the rows come from, for messages.
+    names
+        Of all contents.
+    said
+        Clauses about the source as a whole.
+    notes
+        Sentences on what was assumed because it was asked for.
+    counts
+        Rows by what was odd about them, in words that follow "3 rows".
+    problems
+        Sentences on what cannot be used, when checking.
+    num_continued
+        Answers that a later prompt holds.
+    identity_block_size
+        Tokens per unit of identity, set by readers of formats that have a unit.
+    has_prefix_info
+        Whether any row said something about its prefix.
+    clock
+        Of the time stamps.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.where = ""
+        self.names = Names()
+        self.said: list[str] = []
+        self.notes: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.num_skipped = 0
+        self.num_continued = 0
+        self._num_passed_over = 0
+        self.first_skipped = ""
+        self.has_prefix_info = False
+        self.identity_block_size = 1
+        self.clock = Clock(options.time_unit)
+        self._scope_names = _ScopeNames()
+        self._roots: dict[object, int] = {}
+        self._ids: list[str | None] = []
+        self._line_of: dict[str, str] = {}
+        self._sessions: list[str | None] = []
+        self._contents: list[Segments] = []
+        self._arrivals, self._thinks = array("q"), array("q")
+        self._prompts, self._outputs = array("q"), array("q")
+        self._session_arrival: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more requests are wanted."""
+        return len(self._arrivals) == self.options.num_requests
+
+    # What is wrong with a row.
+
+    def bad(self, line: int | str, fault: RowError) -> None:
+        """Take note of a row that cannot be used.
+
+        Raises
+        ------
+        UsageError
+            In strict mode.
+        """
+        place = f"{self.where}:{line}"
+        if self.options.mode == "strict":
+            raise UsageError(
+                f"{place}: {fault}; {fault.next_step}, or read what can be read with --lenient."
+            )
+        if self.options.mode == "check":
+            self.problems.append(f"{place}: {fault}; {fault.next_step}.")
+        if not self.num_skipped:
+            self.first_skipped = f"the first in line {line}: {fault}"
+        self.num_skipped += 1
+
+    def pass_over(self, odd: str) -> None:
+        """Count a row that is no request, as some formats have them."""
+        self.counts[f"{odd}, passed over"] += 1
+        self._num_passed_over += 1
+
+    def forgive(self, fault: RowError, odd: str) -> None:
+        """Count a fault that lenient reading can live with.
+
+        Raises
+        ------
+        RowError
+            In the other modes.
+        """
+        if self.options.mode != "lenient":
+            raise fault
+        self.counts[odd] += 1
+
+    # Fields that formats have in common.
+
+    def request_id(self, name: str, value: object) -> str | None:
+        """Check that an id was not seen before; None where the row has none."""
+        if value is None:
+            return None
+        request_id = text(name, value)
+        if request_id in self._line_of:
+            raise RowError(
+                f"{name} {show(request_id)} is already that of line {self._line_of[request_id]}"
+            )
+        return request_id
+
+    def arrival_ns(
+        self, name: str, value: object, session_id: str | None = None, think_ns: int | None = None
+    ) -> int:
+        """Read a time stamp, or make do without where that may be."""
+        if value is not None:
+            return self.clock.read(name, value)
+        if session_id in self._session_arrival and think_ns is not None:
+            # A later turn that only says how long after the one before it comes: no earlier.
+            return min(self._session_arrival[session_id] + think_ns, MAX_NS)
+        if not self.options.timed:
+            return self._arrivals[-1] if self._arrivals else 0
+        raise RowError(
+            f"{name} is missing, and an arrival cannot be guessed",
+            "add it, make arrivals with --arrival poisson and --rate",
+        )
+
+    def arrival_or_none_ns(self, name: str, value: object) -> int:
+        """Read a time stamp where the format may lack it; either all rows have one or none."""
+        return self.arrival_ns(name, value) if self.clock.has_stamp(name, value) else 0
+
+    def scope(self, tree: PrefixTree, *rows: Mapping[str, object]) -> int:
+        """Find the root for a row by the keys that keep equal tokens apart."""
+        is_scope = self._scope_names
+        keys = tuple(
+            (name, json.dumps(row[name], sort_keys=True))
+            for row in rows
+            for name in row
+            if is_scope[name] and row[name] not in _NO_SCOPE
+        )
+        if len(keys) > 1:
+            keys = tuple(sorted(keys))
+        if (tree, keys) not in self._roots:
+            self._roots[tree, keys] = tree.root()
+        return self._roots[tree, keys]
+
+    # Rows.
+
+    def add(
+        self,
+        line: int | str,
+        content: Segments,
+        num_prompt_tokens: int,
+        *,
+        arrival_ns: int,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        think_ns: int | None = None,
+    ) -> int:
+        """Take a request, all of whose fields were checked, and return its index."""
+        if request_id is not None:
+            self._line_of[request_id] = str(line)
+        self._ids.append(request_id)
+        self._sessions.append(session_id)
+        self._contents.append(content)
+        self._arrivals.append(arrival_ns)
+        self._thinks.append(-1 if think_ns is None else think_ns)
+        self._prompts.append(num_prompt_tokens)
+        self._outputs.append(content.num_tokens - num_prompt_tokens)
+        if session_id is not None:
+            self._session_arrival[session_id] = arrival_ns
+        return len(self._arrivals) - 1
+
+    def lengths(self, index: int) -> tuple[int, int]:
+        """Prompt and output tokens of a request taken before."""
+        return self._prompts[index], self._outputs[index]
+
+    def last_name(self, index: int) -> int:
+        """Name of the whole stream of a request taken before: what continues it follows this."""
+        content = self._contents[index]
+        return int(content.names(np.array([content.num_tokens - 1], dtype=np.int64))[0])
+
+    def path(self, index: int) -> Path:
+        """Segments of the whole stream of a request taken before."""
+        return Path(*self._contents[index].path())
+
+    def arrival_of(self, index: int) -> int:
+        """Arrival of a request taken before, ns, as its row says."""
+        return self._arrivals[index]
+
+    def arrived_before(self, index: int, other: int) -> bool:
+        """Whether a request arrives before another."""
+        return self._arrivals[index] < self._arrivals[other]
+
+    def replace(self, index: int, content: Segments, num_prompt_tokens: int) -> None:
+        """Put another content in the place of a request's."""
+        self._contents[index] = content
+        self._prompts[index] = num_prompt_tokens
+        self._outputs[index] = content.num_tokens - num_prompt_tokens
+
+    def continue_answer(self, index: int, path: Path, num_path_tokens: int) -> bool:
+        """Let the answer of an earlier request be what a later prompt shows in its place.
+
+        Says False, and changes nothing, where the later prompt is too short to hold the answer.
+        """
+        num_tokens = self._prompts[index] + self._outputs[index]
+        if num_path_tokens < num_tokens or not self._outputs[index]:
+            return False
+        bases, ends = cut(path.bases, path.ends, num_tokens)
+        self._contents[index] = with_tail(bases, ends, num_tokens, self.names)
+        self.num_continued += 1
+        return True
+
+    # The end.
+
+    def workload(self, name: str, digest: str) -> Workload:
+        """Sort, rebase and warn.
+
+        Raises
+        ------
+        UsageError
+            If nothing was taken.
+        """
+        if not self._arrivals:
+            reason = f" ({self.first_skipped})" if self.num_skipped else ""
+            raise UsageError(
+                f"{self.where}: holds no request{reason}; give a trace in one of the known formats."
+            )
+        arrivals = np.array(self._arrivals, dtype=np.int64)
+        start_ns = int(arrivals.min())
+        warnings = [
+            *self.said,
+            *self._warnings(),
+            *self.clock.warnings(arrivals, timed=self.options.timed),
+        ]
+        order = np.argsort(arrivals, kind="stable").tolist()
+        ids = self._filled_ids()
+        requests = tuple(
+            Request(
+                request_id=ids[i],
+                arrival_ns=self._arrivals[i] - start_ns,
+                content=self._contents[i],
+                num_prompt_tokens=self._prompts[i],
+                num_output_tokens=self._outputs[i],
+                session_id=self._sessions[i],
+                think_ns=None if self._thinks[i] < 0 else self._thinks[i],
+            )
+            for i in order
+        )
+        return Workload(
+            name=name,
+            requests=requests,
+            identity_block_size=self.identity_block_size if self.has_prefix_info else 1,
+            has_prefix_info=self.has_prefix_info,
+            warnings=tuple(f"{self.where}: {words}." for words in warnings),
+            notes=tuple(self.notes),
+            num_skipped=self.num_skipped + self._num_passed_over,
+            digest=digest,
+        )
+
+    def _filled_ids(self) -> list[str]:
+        """Name requests without an id after their row, from "0"."""
+        ids = []
+        for index, given in enumerate(self._ids):
+            name = str(index) if given is None else given
+            while given is None and name in self._line_of:
+                name = f"row {name}"
+            ids.append(name)
+        return ids
+
+    def _warnings(self) -> list[str]:
+        said = []
+        if self.num_skipped and self.options.mode == "lenient":
+            said.append(f"{rows(self.num_skipped)} skipped, {self.first_skipped}")
+        said += [f"{rows(count)} {odd}" for odd, count in self.counts.items()]
+        return said

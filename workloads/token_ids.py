@@ -1,0 +1,160 @@
+"""Reader of token-id traces: JSON lines that spell every token of a prompt.
+
+``token_ids`` (or ``prompt_token_ids``, ``input_token_ids``, ``input_tok_ids``), ``timestamp`` (ms;
+``arrival_time_ns`` in ns), ``output_token_ids`` (or ``output_tok_ids``) or ``output_length`` (or
+``output_toks``), and optionally ``request_id``, ``session_id`` and ``delay`` (ms). A stated
+``input_length`` (or ``input_toks``) has to be the number of ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workloads.content import Ints, cut
+from workloads.fields import RowError, num_tokens, show, text, time_ns
+from workloads.hash_ids import IdReader, Turns
+from workloads.intake import Intake, Path
+from workloads.tree import PrefixTree, with_tail
+
+PROMPTS = ("token_ids", "prompt_token_ids", "input_token_ids", "input_tok_ids")
+_OUTPUTS = ("output_token_ids", "output_tok_ids")
+_NUM_PROMPT = ("input_length", "input_toks")
+_NUM_OUTPUT = ("output_length", "output_toks")
+
+
+class Streams:
+    """Adds requests whose tokens are known, one by one, to an intake."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self.tree = PrefixTree(intake.names)
+        self._turns = Turns(intake, self.tree, 1)
+        self._last_turn: dict[str, tuple[int, bool]] = {}
+        intake.has_prefix_info = True
+        intake.identity_block_size = 1
+
+    def add(
+        self,
+        line: int | str,
+        prompt: Ints,
+        output: Ints | int,
+        *,
+        root: int,
+        arrival_ns: int,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        think_ns: int | None = None,
+        linked: bool = True,
+    ) -> None:
+        """Add a request; its output may be known only by its length.
+
+        ``linked`` says whether the turns of a session are compared with one another.
+        """
+        intake = self.intake
+        known = not isinstance(output, int)
+        stream = prompt if isinstance(output, int) else np.concatenate((prompt, output))
+        num_tokens = len(prompt) + output if isinstance(output, int) else len(stream)
+        bases, ends = self.tree.insert(stream, root)
+        index = intake.add(
+            line,
+            with_tail(bases, ends, num_tokens, intake.names),
+            len(prompt),
+            arrival_ns=arrival_ns,
+            request_id=request_id,
+            session_id=session_id,
+            think_ns=think_ns,
+        )
+        if session_id is None or not linked:
+            return
+        if session_id in self._last_turn:
+            path = Path(*cut(bases, ends, len(prompt)))
+            before, answer_is_known = self._last_turn[session_id]
+            self._turns.add(
+                line, index, before, path, stream,
+                num_named_tokens=len(stream), continues=not answer_is_known,
+            )  # fmt: skip
+        self._last_turn[session_id] = (index, known)
+
+    def finish(self) -> None:
+        """Link what can be linked only when all was read."""
+        self._turns.finish()
+
+
+class TokenIdReader:
+    """Takes rows of one trace."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._streams = Streams(intake)
+        self._ids = IdReader()
+        intake.clock.expect("ms")
+
+    def row(self, line: int, value: object) -> None:
+        """Take a row."""
+        if not isinstance(value, dict):
+            raise RowError(f"{show(value)} is not a JSON object with the fields of a request")
+        intake = self._intake
+        request_id = intake.request_id("request_id", value.get("request_id"))
+        session = value.get("session_id")
+        session_id = None if session is None else text("session_id", session)
+        delay = value.get("delay")
+        think_ns = None if delay is None else time_ns("delay", delay, 10**6)
+        if value.get("arrival_time_ns") is not None and intake.options.time_unit is None:
+            intake.clock.unit_ns = 1
+            arrival_ns = intake.arrival_ns("arrival_time_ns", value["arrival_time_ns"])
+        else:
+            arrival_ns = intake.arrival_ns(
+                "timestamp", value.get("timestamp"), session_id, think_ns
+            )
+        name, prompt = self._tokens(value, PROMPTS, _NUM_PROMPT, 1)
+        if prompt is None or not len(prompt):
+            raise RowError(f"{name} is missing or empty")
+        _, output = self._tokens(value, _OUTPUTS, _NUM_OUTPUT, 0)
+        num_output_tokens = 1
+        if output is None:
+            stated_name, stated = _first(value, _NUM_OUTPUT)
+            if stated is None:
+                intake.counts["without output_length, taken as 1 token"] += 1
+            else:
+                num_output_tokens = num_tokens(stated_name, stated, 0)
+        self._streams.add(
+            line,
+            prompt,
+            num_output_tokens if output is None else output,
+            root=intake.scope(self._streams.tree, value),
+            arrival_ns=arrival_ns,
+            request_id=request_id,
+            session_id=session_id,
+            think_ns=think_ns,
+        )
+
+    def finish(self) -> None:
+        """Link what can be linked only when all was read."""
+        self._streams.finish()
+
+    def _tokens(
+        self,
+        value: dict[str, object],
+        names: tuple[str, ...],
+        length_names: tuple[str, ...],
+        minimum: int,
+    ) -> tuple[str, Ints | None]:
+        """Read ids, of as many tokens as the row states."""
+        name, found = _first(value, names)
+        if found is None:
+            return name, None
+        ids = self._ids.read(name, found)
+        stated_name, stated = _first(value, length_names)
+        length = len(ids) if stated is None else num_tokens(stated_name, stated, minimum)
+        if length == len(ids):
+            return name, ids
+        self._intake.forgive(
+            RowError(f"{name} has {len(ids)} ids, but {stated_name} is {length}"),
+            "with a number of ids that is not the length they state, which was followed",
+        )
+        return name, np.concatenate((ids[:length], self._ids.unheard_of(length - len(ids))))
+
+
+def _first(value: dict[str, object], names: tuple[str, ...]) -> tuple[str, object]:
+    """Find the first of several spellings of a field."""
+    return next(((n, value[n]) for n in names if value.get(n) is not None), (names[0], None))
