@@ -226,3 +226,20 @@ def test_all_work_is_priced_in_the_order_of_the_profile():
         setattr(work, name, 10**place)
     for place, field in enumerate(fields(OverheadProfile)):
         assert OverheadProfile(**{field.name: 1.0}).work_ns(work) == 10**place
+
+
+@pytest.mark.parametrize("closed_loop", [False, True])
+@given(requests=workloads(), config=limits)
+def test_pauses_change_nothing(closed_loop, requests, config):
+    # A call of compiled code that does no more than a step.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sim.fast.engine._MAX_WORK", 1)
+        assert_same(
+            requests, ("vllm_v1", 12, 2), config, LinearCost(3, 1, 1), closed_loop=closed_loop
+        )
+
+
+def test_a_long_run_keeps_every_step():
+    (request,) = requests_of(([1], [2] * 9000))
+    result = assert_same([request], ("none", 9001, 1), SchedulerConfig(), LinearCost(1))
+    assert len(result["start_ns"][1]) == result["num_steps"] == 9000

@@ -17,8 +17,8 @@ from sim.types import Request
 
 Ints = NDArray[np.int64]
 
-_MAX_WORK = 4_000_000
-"""Work of one call of compiled code: a tenth of a second or two."""
+_MAX_WORK = 1_000_000
+"""Work of one call of compiled code: a tenth of a second at most."""
 
 
 class FastEngine(EventLoop):
