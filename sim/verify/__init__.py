@@ -11,7 +11,7 @@ from pathlib import Path
 
 import policies
 from sim.errors import UsageError
-from sim.verify import allocator, engine, scheduler
+from sim.verify import allocator, engine, radix, scheduler
 from sim.verify.log import Divergence, Log, read_log
 
 __all__ = ["Divergence", "Verification", "verify"]
@@ -116,6 +116,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _replay(log: Log, policy: str | None, traces: engine.Traces) -> Iterator[Divergence]:
     name = _policy_for(log, policy)
+    if radix.is_radix(log):
+        return radix.replay(log, name)
     if log.kind == "engine":
         return engine.replay(log, name, traces)
     if log.kind == "scheduler":
