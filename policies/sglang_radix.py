@@ -46,8 +46,8 @@ class SglangRadix:
     is preempted leaves in the tree what its prompt put there. Only unlocked leaves are evicted,
     whole: a leaf may free more than was asked for.
 
-    Source: ``RadixCache``, its eviction strategies and ``release_kv_cache`` of SGLang 0.5.23. There,
-    evicting asks for a page more than a request needs, as a margin, and waiting requests touch the
+    Source: ``RadixCache``, its eviction strategies and ``release_kv_cache`` of SGLang 0.5.23. There
+    a request makes room for a page more than it needs, as a margin, and waiting requests touch the
     tree whenever the scheduler looks them up; here an eviction frees what is needed, and a lookup
     changes nothing. Requests have no priorities of their own.
 
