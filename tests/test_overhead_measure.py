@@ -6,16 +6,14 @@ import math
 
 import pandas as pd
 import pytest
-from helpers import Clock, make, policy_cases, requests_of, serve_in_turn, state_of
+from helpers import VLLM, Clock, make, policy_cases, requests_of, serve_in_turn, state_of
 
-import policies
 from sim.errors import UsageError
 from sim.overhead import compare as comparing
 from sim.overhead.measure import OPERATIONS, measure, measure_grid, wide
 from sim.overhead.timed import Timed
 from sim.types import Inspectable
 
-CACHING = [name for name in policies.names() if name != "none"]
 FIRST_COLUMNS = [
     "policy", "block_size_tokens", "prompt_tokens", "target_hit_rate", "measured_hit_rate",
     "operation", "num_samples", "p50_us", "mean_us", "p99_us", "min_us", "gc_us_mean",
@@ -23,7 +21,7 @@ FIRST_COLUMNS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", CACHING)
+@pytest.mark.parametrize("policy", [*VLLM, "lru", "fifo"])
 @pytest.mark.parametrize(("hit_rate", "num_hit_blocks"), [(0.0, 0), (0.5, 4), (0.9, 7)])
 def test_requests_hit_and_evict_as_asked(policy, hit_rate, num_hit_blocks):
     table = measure(policy, block_size=8, prompt_tokens=64, hit_rate=hit_rate, repetitions=6)
@@ -126,9 +124,9 @@ def test_comparison_finds_the_same_cells_and_explains_large_factors():
     assert any(s.startswith("free of vllm_v1: ") and "not known" in s for s in sentences)
 
 
-def test_every_policy_has_measurements_to_compare_with():
-    assert set(comparing.RELEASES) == set(policies.names())
-    own = pd.DataFrame([timings(name, 1.0, 1.0, 1.0) for name in policies.names()])
+def test_every_model_of_vllm_has_measurements_to_compare_with():
+    assert set(comparing.RELEASES) == {"none", *VLLM}
+    own = pd.DataFrame([timings(name, 1.0, 1.0, 1.0) for name in comparing.RELEASES])
     assert len(comparing.compare(own)) == 3 * len(own)
 
 

@@ -23,7 +23,9 @@ _ENDINGS = (".csv", ".parquet")
 def command(  # noqa: PLR0917 - the command line passes them by name
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="TEXT,...", help="Policies to time (default: all)."),
+        typer.Option(
+            "--policy", metavar="TEXT,...", help="Policies to time (default: the models of vLLM)."
+        ),
     ] = None,
     block_sizes: Annotated[
         str, typer.Option("--block-sizes", metavar="INTEGER,...", help="Tokens in a block.")
@@ -109,9 +111,10 @@ def command(  # noqa: PLR0917 - the command line passes them by name
 
 def _policies(text: str | None) -> list[str]:
     import policies  # noqa: PLC0415 - keeps --help quick
+    from sim.overhead.compare import RELEASES  # noqa: PLC0415
 
     if text is None:
-        return policies.names()
+        return list(RELEASES)
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         policies.load(name)
