@@ -110,7 +110,10 @@ def test_a_sweep_with_one_bad_point_keeps_the_others(prefixsim, tmp_path):
 BAD = [
     (["run", "nope"], "workload 'nope' is neither a generator (shared-prefix) nor a file"),
     (["run", "shared-prefix", "--block-size", "x"], "--block-size 'x' must be a whole number"),
-    (["run", "shared-prefix", "--policy", "lru"], "--policy 'lru' is not a policy: choose one of"),
+    (
+        ["run", "shared-prefix", "--policy", "lifo"],
+        "--policy 'lifo' is not a policy: choose one of",
+    ),
     (["run", "shared-prefix", "--policy", "os:nope"], "has no class 'nope'"),
     (["run", "shared-prefix", "--policy", "nope_:X"], "module 'nope_' cannot be imported"),
     (["run", "shared-prefix", "--policy", "json:JSONDecoder"], "lacks match_prefix"),

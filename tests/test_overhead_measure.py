@@ -197,7 +197,7 @@ def test_overhead_compares(prefixsim):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--policy", "lru"], "--policy 'lru' is not a policy: choose one of"),
+        (["--policy", "lifo"], "--policy 'lifo' is not a policy: choose one of"),
         (
             ["--block-sizes", "x"],
             "--block-sizes 'x' must be a whole number or a comma list of them",

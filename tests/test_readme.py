@@ -77,6 +77,9 @@ def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
         "    def __init__(self, num_blocks, block_size, clock, *, window=4):\n"
         "        super().__init__(num_blocks, block_size, clock)\n"
     )
+    (walk_through,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert 20 <= len(walk_through.splitlines()) <= 60
+    Path("deepest_first.py").write_text(walk_through)
     # The grids of examples/ take a minute each; that they are grids is tested below.
     skipped = ("examples/", "alpha", "even")
     ran = [args for args in commands() if not args[1].startswith(skipped)]
