@@ -20,8 +20,24 @@ A file of this folder that does not begin with an underscore is a policy; it nam
 
 An allocator counts what it does in ``counts``, a `sim.types.OperationCounts`; its lookups are not
 counted, since they change nothing. What a loop does is counted once, after it.
+
+Most policies are an `Order` of eviction behind one allocator, `EvictorPool`.
 """
 
+from policies._evictor_pool import EvictorPool
+from policies._orders import Access, Order, Queue, Ranked
 from policies._registry import convert_args, load, make, names, options, variants
 
-__all__ = ["convert_args", "load", "make", "names", "options", "variants"]
+__all__ = [
+    "Access",
+    "EvictorPool",
+    "Order",
+    "Queue",
+    "Ranked",
+    "convert_args",
+    "load",
+    "make",
+    "names",
+    "options",
+    "variants",
+]

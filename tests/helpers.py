@@ -35,11 +35,23 @@ def make(policy, num_blocks, block_size, clock=None, **args):
     )
 
 
+VLLM = ("vllm_v0", "vllm_v0_scan", "vllm_v1", "vllm_v1_latest")
+"""Policies that model vLLM's own allocators."""
+
+ORDERS = tuple(
+    name for name in policies.names() if "leaf_only" in policies.options(policies.load(name))
+)
+"""Policies that are an order of eviction behind V1's allocator."""
+
+
 def policy_cases():
     """Every shipped policy, and once more with its exact lookup where it may miscount by default.
 
+    An order that may evict parents and one that never would are tried with leaves only, too.
     Yields (id, name, args, exact).
     """
+    for name in ("fifo", "sieve", "lru"):
+        yield f"{name}-leaf", name, {"leaf_only": True}, True
     for name in policies.names():
         lookup = policies.options(policies.load(name)).get("lookup")
         if lookup is None:

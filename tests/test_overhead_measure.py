@@ -7,7 +7,7 @@ from functools import partial
 
 import pandas as pd
 import pytest
-from helpers import Clock, make, policy_cases, requests_of, serve_in_turn, state_of
+from helpers import VLLM, Clock, make, policy_cases, requests_of, serve_in_turn, state_of
 
 import policies
 from sim import plots
@@ -22,9 +22,9 @@ from sim.overhead.table import wide
 from sim.overhead.timed import Timed
 from sim.types import Inspectable, OperationCounts
 
-CACHING = [name for name in policies.names() if name != "none"]
+CACHING = VLLM
 COUNTS = [f"count_{name}" for name in OperationCounts.__slots__]
-PROFILES = {name: overhead_of(RunConfig(policy=name))[1] for name in policies.names()}
+PROFILES = {name: overhead_of(RunConfig(policy=name))[1] for name in ("none", *VLLM)}
 
 
 def makers(*names):
@@ -36,7 +36,7 @@ def measure(policy, block_size=8, prompt_tokens=64, hit_rate=0.0, *, repetitions
     return measure_grid(makers(policy), cells, repetitions=repetitions, rounds=rounds)
 
 
-@pytest.mark.parametrize("policy", CACHING)
+@pytest.mark.parametrize("policy", [*VLLM, "lru", "fifo"])
 @pytest.mark.parametrize(("hit_rate", "num_hit_blocks"), [(0.0, 0), (0.5, 4), (0.9, 7)])
 def test_requests_hit_and_evict_as_asked(policy, hit_rate, num_hit_blocks):
     table = measure(policy, hit_rate=hit_rate)
@@ -132,7 +132,7 @@ def test_a_grid_is_served_in_turns_and_laid_out_wide():
 
 
 def test_an_eviction_scans_what_shares_a_time_stamp_and_nothing_else_grows():
-    table = measure_evictions(makers(*policies.names()), [1024, 2048], repetitions=1)
+    table = measure_evictions(makers("none", *VLLM), [1024, 2048], repetitions=1)
     assert set(table["policy"]) == set(CACHING)
     assert set(table["count_evictions"]) == {1}
     cell = ["policy", "time_stamps", "num_free_blocks"]
@@ -205,8 +205,8 @@ def test_a_ratio_of_engines_that_differs_is_explained():
     assert "not known" in ratios[2]
 
 
-def test_every_policy_has_measurements_to_compare_with():
-    own = pd.DataFrame([timings(name, 1.0, 1.0, 1.0) for name in policies.names()])
+def test_every_model_of_vllm_has_measurements_to_compare_with():
+    own = pd.DataFrame([timings(name, 1.0, 1.0, 1.0) for name in ("none", *VLLM)])
     assert len(comparing.compare(own, PROFILES)) == 3 * len(own)
 
 
@@ -334,7 +334,7 @@ def test_overhead_compares(prefixsim):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--policy", "lru"], "--policy 'lru' is not a policy: choose one of"),
+        (["--policy", "lifo"], "--policy 'lifo' is not a policy: choose one of"),
         (
             ["--block-sizes", "x"],
             "--block-sizes 'x' must be a whole number or a comma list of them",

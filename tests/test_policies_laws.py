@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from helpers import (
+    ORDERS,
+    VLLM,
     Clock,
     make,
     policy_cases,
@@ -31,7 +33,7 @@ from workloads.content import Interner, TokenIds
 CASES = [
     pytest.param(name, args, exact, id=case_id) for case_id, name, args, exact in policy_cases()
 ]
-CACHING = ("vllm_v0", "vllm_v0_scan", "vllm_v1", "vllm_v1_latest")
+CACHING = (*VLLM, *ORDERS)
 """Policies that keep every full block until it is evicted."""
 
 every_policy = pytest.mark.parametrize(("policy", "args", "exact"), CASES)
@@ -364,7 +366,7 @@ def infinite_hits(policy, requests, block_size):
     return (np.minimum(shared, prompts - 1) // block_size * block_size).tolist()
 
 
-@pytest.mark.parametrize("policy", CACHING)
+@pytest.mark.parametrize("policy", [*CACHING, "sglang_radix"])
 @given(requests=workloads(), block_size=BLOCK_SIZES)
 def test_with_room_for_everything_nothing_is_lost(policy, requests, block_size):
     clock = Clock()
@@ -388,7 +390,11 @@ def test_without_caching_nothing_is_hit(requests, block_size):
     assert allocator.usage().cached == 0
 
 
-@every_policy
+# The reuse times that this order learns from are other ones where tokens come one by one.
+TIMELESS = [case for case in CASES if case.values[0] != "workload_aware"]
+
+
+@pytest.mark.parametrize(("policy", "args", "exact"), TIMELESS)
 @given(
     requests=workloads(unique_outputs=True),
     block_size=BLOCK_SIZES,

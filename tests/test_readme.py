@@ -62,6 +62,10 @@ def commands():
                 yield words[1:]
 
 
+def python_blocks():
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
 def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = [
@@ -77,6 +81,9 @@ def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
         "    def __init__(self, num_blocks, block_size, clock, *, window=4):\n"
         "        super().__init__(num_blocks, block_size, clock)\n"
     )
+    (walk_through,) = (block for block in python_blocks() if "POLICY = " in block)
+    assert 20 <= len(walk_through.splitlines()) <= 60
+    Path("deepest_first.py").write_text(walk_through)
     # The grids of examples/ take a minute each; that they are grids is tested below.
     skipped = ("examples/", "alpha", "even")
     ran = [args for args in commands() if not args[1].startswith(skipped)]
@@ -88,13 +95,11 @@ def test_every_command_of_the_readme_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_python_of_the_readme_runs():
-    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert blocks
-    for block in blocks:
-        names = {}
-        exec(block, names)
-        assert names["run"]["hit_rate"] > 0
-        assert len(names["results"].summary) == 6
+    (block,) = (block for block in python_blocks() if "import sim\n" in block)
+    names = {}
+    exec(block, names)
+    assert names["run"]["hit_rate"] > 0
+    assert len(names["results"].summary) == 6
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sim.overhead.driver import MakeAllocator
+    from sim.types import Allocator
 
 T = TypeVar("T")
 
@@ -25,7 +26,9 @@ T = TypeVar("T")
 def command(  # noqa: PLR0917 - the command line passes them by name
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="TEXT,...", help="Policies to time (default: all)."),
+        typer.Option(
+            "--policy", metavar="TEXT,...", help="Policies to time (default: the models of vLLM)."
+        ),
     ] = None,
     block_sizes: Annotated[
         str, typer.Option("--block-sizes", metavar="INTEGER,...", help="Tokens in a block.")
@@ -194,10 +197,17 @@ def _measure_evictions(policy: str | None, free_blocks: str, block_sizes: str) -
 def _makers(text: str | None) -> dict[str, MakeAllocator]:
     import policies  # noqa: PLC0415 - keeps --help quick
 
-    names = policies.names() if text is None else [name.strip() for name in text.split(",")]
+    measured = [name for name in policies.names() if _is_measured(policies.load(name))]
+    names = measured if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         policies.load(name)
     return {name: partial(policies.make, name) for name in names}
+
+
+def _is_measured(policy: type[Allocator]) -> bool:
+    """Whether vLLM's own code was measured too: what comes with a profile of our own."""
+    profiles: Any = getattr(policy, "overhead_profiles", {})
+    return "own" in (profiles() if callable(profiles) else profiles)
 
 
 def _profiles(measured: pd.DataFrame) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import policies
 from sim.errors import UsageError
 from sim.fast.support import pool_rules_of
-from sim.verify import allocator, engine, scheduler
+from sim.verify import allocator, engine, radix, scheduler
 from sim.verify.fields import shown
 from sim.verify.log import Divergence, Log, read_log
 
@@ -143,12 +143,16 @@ def _policies_for(log: Log, policy: str | None, variants: dict[str, str]) -> tup
 def _has_compiled_form(log: Log, policy: str) -> bool:
     rules = pool_rules_of(policies.load(policy))
     # Without caching there is a count of free blocks only, and an allocator log names them.
-    return rules is not None and (rules.caches or log.kind != "allocator")
+    if rules is None or radix.is_radix(log):
+        return False
+    return rules.caches or log.kind != "allocator"
 
 
 def _replay(
     log: Log, policy: str, recorded: str, traces: engine.Traces, *, fast: bool
 ) -> Iterator[Divergence]:
+    if radix.is_radix(log):
+        return radix.replay(log, policy)
     if log.kind == "engine":
         return engine.replay(log, policy, traces, fast=fast)
     if log.kind == "scheduler":

@@ -74,6 +74,7 @@ def _is_number(value: Any) -> bool:  # noqa: ANN401 - whatever JSON holds
 
 
 WHOLE = whole()
+INTEGER = Kind("a whole number", lambda value: type(value) is int and abs(value) <= MAX_WHOLE)
 POSITIVE = whole(1)
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 TEXT = Kind("a text", lambda value: isinstance(value, str))
@@ -90,5 +91,7 @@ REQUEST_IDS = Kind("a list of request ids", lambda value: isinstance(value, list
 TOKENS = Kind(
     "a list of at least one token id", lambda value: isinstance(value, list) and value != [], WHOLE
 )
+ANY_TOKENS = Kind("a list of token ids", lambda value: isinstance(value, list), WHOLE)
+PATHS = Kind("a list of lists of token ids", lambda value: isinstance(value, list), ANY_TOKENS)
 COUNTS = Kind("an object of counts by request", lambda value: isinstance(value, dict), WHOLE)
 STATUS = Kind("'OK' or 'LATER'", lambda value: value in ("OK", "LATER"))
