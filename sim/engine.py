@@ -9,7 +9,15 @@ import simpy
 
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
-from sim.types import Allocator, Clock, CostModel, OverheadModel, Request, Sequence
+from sim.types import (
+    Allocator,
+    Clock,
+    CostModel,
+    OverheadModel,
+    Request,
+    Sequence,
+    SequenceCost,
+)
 
 _MIN_SEQS, _MIN_COMMON_TOKENS = 8, 256
 """From when on vLLM 0.8.5 uses cascade attention."""
@@ -33,7 +41,7 @@ class Engine:
     config
         Limits of the scheduler.
     cost
-        Prices each step.
+        Prices each step, by its sums or by its sequences.
     recorder
         Takes the rows.
     reuse
@@ -59,7 +67,7 @@ class Engine:
         self,
         make_allocator: Callable[[Clock], Allocator],
         config: SchedulerConfig,
-        cost: CostModel,
+        cost: CostModel | SequenceCost,
         recorder: Recorder,
         *,
         reuse: Reuse = "all",
@@ -72,7 +80,7 @@ class Engine:
         self._env = simpy.Environment()
         self.allocator = make_allocator(self.now)
         self.scheduler = Scheduler(config, self.allocator)
-        self._cost = cost
+        self._price = _pricer(cost)
         self._recorder = recorder
         self._reuse = reuse
         self._closed_loop = closed_loop
@@ -161,7 +169,7 @@ class Engine:
             if self._cascade:
                 self._read_common_prefix_once(step)
             # A step that only preempted has nothing for the model to do.
-            gpu_ns = self._cost.step_ns(step.batch) if step.scheduled else 0
+            gpu_ns = self._price(step) if step.scheduled else 0
             overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
             end_ns = start_ns + (
                 max(gpu_ns, overhead_ns) if self._overlap else gpu_ns + overhead_ns
@@ -197,3 +205,11 @@ class Engine:
         else:
             delay_ns = max(0, turn.arrival_ns - self.now())
         self._env.process(self._follow(turn, delay_ns))
+
+
+def _pricer(cost: CostModel | SequenceCost) -> Callable[[Step], int]:
+    if isinstance(cost, CostModel):
+        step_ns = cost.step_ns
+        return lambda step: step_ns(step.batch)
+    sequences_ns = cost.sequences_ns
+    return lambda step: sequences_ns(step.scheduled)

@@ -18,7 +18,7 @@ from sim.capacity import num_usable_blocks
 from sim.checked import Checked
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
-from sim.engine import Engine
+from sim.engine import Engine, OnStep
 from sim.errors import UsageError
 from sim.identity import digests, run_id_of
 from sim.overhead import OverheadProfile, resolve
@@ -27,7 +27,7 @@ from sim.presets import load_preset
 from sim.recorder import Recorder
 from sim.results import request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
-from sim.types import Allocator, Clock, CostModel, Request
+from sim.types import Allocator, Clock, CostModel, Request, SequenceCost
 from workloads import GENERATORS, Workload, dials, infinite_hit_rate, load, retime, scale_rate
 
 
@@ -210,6 +210,48 @@ def check(config: RunConfig) -> None:
         )
 
 
+def make_engine(
+    config: RunConfig,
+    num_blocks: int,
+    cost: CostModel | SequenceCost,
+    recorder: Recorder,
+    *,
+    overhead: OverheadProfile | None = None,
+    timed: bool = False,
+    on_step: OnStep | None = None,
+) -> Engine:
+    """Make the engine of a configuration, with a pool of ``num_blocks`` blocks of its policy."""
+
+    def make_allocator(clock: Clock) -> Allocator:
+        allocator = policies.make(
+            config.policy,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            clock=clock,
+            args=dict(config.policy_args),
+        )
+        if ":" in config.policy:
+            allocator = Checked(allocator, config.policy)
+        return Timed(allocator) if timed else allocator
+
+    return Engine(
+        make_allocator,
+        SchedulerConfig(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.long_prefill_token_threshold,
+        ),
+        cost,
+        recorder,
+        reuse="prefill" if config.reuse == "prefill" else "all",
+        closed_loop=config.sessions == "closed",
+        overhead=overhead,
+        overlap=config.overlap,
+        cascade=config.cascade,
+        on_step=on_step,
+    )
+
+
 def run(
     config: RunConfig,
     *,
@@ -242,34 +284,7 @@ def run(
     cost, cost_name = cost_of(config)
     overhead, overhead_name = overhead_of(config)
     recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
-
-    def make_allocator(clock: Clock) -> Allocator:
-        allocator = policies.make(
-            config.policy,
-            num_blocks=num_blocks,
-            block_size=config.block_size,
-            clock=clock,
-            args=dict(config.policy_args),
-        )
-        if ":" in config.policy:
-            allocator = Checked(allocator, config.policy)
-        return Timed(allocator) if timed else allocator
-
-    engine = Engine(
-        make_allocator,
-        SchedulerConfig(
-            config.max_num_seqs,
-            config.max_num_batched_tokens,
-            config.long_prefill_token_threshold,
-        ),
-        cost,
-        recorder,
-        reuse="prefill" if config.reuse == "prefill" else "all",
-        closed_loop=config.sessions == "closed",
-        overhead=overhead,
-        overlap=config.overlap,
-        cascade=config.cascade,
-    )
+    engine = make_engine(config, num_blocks, cost, recorder, overhead=overhead, timed=timed)
     if on_start is not None:
         on_start(len(requests))
     engine.run(requests)

@@ -8,7 +8,18 @@ from typing import Any, NoReturn
 
 import typer
 
-from sim.cli import overhead, plot, policies, presets, profiles, run, sweep, verify, workload
+from sim.cli import (
+    overhead,
+    plot,
+    policies,
+    presets,
+    profiles,
+    prove,
+    run,
+    sweep,
+    verify,
+    workload,
+)
 from sim.cli.output import complain, forgive_odd_characters
 from sim.errors import UsageError
 
@@ -33,6 +44,7 @@ app.command("policies")(policies.command)
 app.command("presets")(presets.command)
 app.command("profiles")(profiles.command)
 app.command("verify")(verify.command)
+app.command("prove")(prove.command)
 
 
 @app.callback(invoke_without_command=True)
