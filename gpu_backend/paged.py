@@ -26,6 +26,10 @@ from gpu_backend.model import Attend, Decoder
 _MAX_PADDING: Final = 2.0
 """Decodes in one padded call differ in length by no more than this factor."""
 
+_MAX_GATHERED: Final = 4096
+"""Tokens gathered for one padded call, unless one sequence alone has more: what is copied out has
+to stay in a cache until it is read."""
+
 NATIVE_BLOCK: Final = 256
 """Flash attention 2 reads block tables itself where blocks are multiples of so many tokens."""
 
@@ -227,11 +231,12 @@ class VarlenAttention:
 
 
 def groups_of_like_length(lengths: Sequence[int], names: Sequence[int]) -> list[list[int]]:
-    """Split ``names`` so that the lengths in a group differ by `_MAX_PADDING` times at most."""
+    """Split ``names`` into groups of like lengths that are not too large, the longest first."""
     groups: list[list[int]] = []
     longest = 0
     for length, name in sorted(zip(lengths, names, strict=True), reverse=True):
-        if not groups or length * _MAX_PADDING < longest:
+        is_full = bool(groups) and (len(groups[-1]) + 1) * longest > _MAX_GATHERED
+        if not groups or is_full or length * _MAX_PADDING < longest:
             groups.append([])
             longest = length
         groups[-1].append(name)

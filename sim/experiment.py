@@ -174,7 +174,7 @@ def num_blocks_of(config: RunConfig, workload: Workload) -> int:
 def cost_of(config: RunConfig) -> tuple[CostModel, str]:
     """Load the cost model of a configuration and name it."""
     if config.cost is not None:
-        return load_cost(config.cost), config.cost
+        return load_cost(config.cost, config.block_size), config.cost
     return load_preset(config.model, config.gpu).cost, f"{config.model}/{config.gpu}"
 
 

@@ -110,6 +110,10 @@ class Measured:
         As the table of a run, in measured time.
     model_s, makespan_s
         Time of all steps, and to the end of the last one with idle time between arrivals.
+    wall_s
+        As ``model_s`` by the wall clock, which counts what else the machine does as well.
+    clock
+        What the others are taken by, see `gpu_backend.device.Device.clock`.
     num_steps
         Steps executed.
     """
@@ -117,6 +121,8 @@ class Measured:
     requests: pd.DataFrame
     model_s: float
     makespan_s: float
+    wall_s: float
+    clock: str
     num_steps: int
 
 
@@ -211,6 +217,8 @@ def measure(
         requests=request_table(recorder, "measured"),
         model_s=watch.total_s,
         makespan_s=recorder.end_ns / 1e9,
+        wall_s=watch.wall_s,
+        clock=executor.device.clock,
         num_steps=watch.num_steps,
     )
 

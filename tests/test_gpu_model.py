@@ -234,6 +234,9 @@ def test_decodes_are_padded_with_those_of_like_length():
     groups = paged.groups_of_like_length([100, 10, 51, 49, 9, 4], list("abcdef"))
     assert groups == [["a", "c"], ["d"], ["b", "e"], ["f"]]
     assert paged.groups_of_like_length([], []) == []
+    # 4,096 tokens at once, but a longer one alone.
+    groups = paged.groups_of_like_length([2048, 2048, 2040, 5000], list("abcd"))
+    assert groups == [["d"], ["b", "a"], ["c"]]
 
 
 @pytest.mark.parametrize(

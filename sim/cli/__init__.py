@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from sim.cli import (
+    calibrate,
     overhead,
     plot,
     policies,
@@ -45,6 +46,7 @@ app.command("presets")(presets.command)
 app.command("profiles")(profiles.command)
 app.command("verify")(verify.command)
 app.command("prove")(prove.command)
+app.command("calibrate")(calibrate.command)
 
 
 @app.callback(invoke_without_command=True)

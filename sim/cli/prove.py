@@ -178,5 +178,6 @@ def _show_time(config: RunConfig, choice: ModelChoice, measured: Measured, as_js
     headings = ["figure", "measured", *(["simulated", "error"] if config.cost else [])]
     title = f"{len(served)} requests in {measured.num_steps} steps of {choice.name}"
     out().print(table(title, headings, [[name, *row] for name, row in rows.items()]))
+    note(f"by the {measured.clock} clock; the steps took {measured.wall_s:.2f} s of wall time.")
     if config.cost is None:
         note("give --cost FILE to compare with what 'run' says of the same workload.")
