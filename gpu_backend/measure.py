@@ -18,7 +18,7 @@ from gpu_backend.execution import Executor
 from gpu_backend.kv_cache import Chunk, KVCache
 from gpu_backend.paged import last_rows, run_step
 
-_MAX_REPETITIONS, _SECONDS_A_POINT = 5, 0.25
+_MAX_REPETITIONS, _SECONDS_A_POINT, _ROUNDS = 5, 0.25, 5
 _BLOCKS_COPIED: Final = (1, 16, 64)
 
 
@@ -223,18 +223,22 @@ def measure_all(
 
 
 def block_sizes_of(executor: Executor, sizes: list[int], point: Point) -> list[dict[str, Any]]:
-    """Time one step at several block sizes: what small blocks cost on the device."""
-    rows = []
-    for size in sizes:
-        meter = StepMeter(executor, size, point.num_blocks(size))
-        rows.append(
-            {
-                "block_size": size,
-                "num_blocks": point.num_blocks(size),
-                "seconds": meter.seconds(point),
-            }
-        )
-    return rows
+    """Time one step at several block sizes: what small blocks cost on the device.
+
+    In several rounds over all sizes, for the same reason as in `median_seconds`.
+    """
+    times: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(_ROUNDS):
+        for size, found in times.items():
+            found.append(StepMeter(executor, size, point.num_blocks(size)).seconds(point))
+    return [
+        {
+            "block_size": size,
+            "num_blocks": point.num_blocks(size),
+            "seconds": statistics.median(found),
+        }
+        for size, found in times.items()
+    ]
 
 
 def copies_of(executor: Executor, sizes: list[int]) -> list[dict[str, Any]]:

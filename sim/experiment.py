@@ -21,6 +21,7 @@ from sim.cost import load_cost
 from sim.engine import Engine, OnStep
 from sim.errors import UsageError
 from sim.identity import digests, run_id_of
+from sim.operators import OperatorCost
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -171,8 +172,21 @@ def num_blocks_of(config: RunConfig, workload: Workload) -> int:
     )
 
 
-def cost_of(config: RunConfig) -> tuple[CostModel, str]:
-    """Load the cost model of a configuration and name it."""
+def cost_of(config: RunConfig) -> tuple[CostModel | SequenceCost, str]:
+    """Load the cost model of a configuration and name it.
+
+    Raises
+    ------
+    UsageError
+        The file or folder cannot be used, or does not go with the other settings.
+    """
+    if config.cost is not None and Path(config.cost).is_dir():
+        if config.cascade:
+            raise UsageError(
+                f"--cascade {config.cascade:g} does not go with --cost {config.cost}: measured "
+                "kernels read every sequence's keys; leave it out."
+            )
+        return OperatorCost(Path(config.cost)), config.cost
     if config.cost is not None:
         return load_cost(config.cost, config.block_size), config.cost
     return load_preset(config.model, config.gpu).cost, f"{config.model}/{config.gpu}"

@@ -16,6 +16,7 @@ from sim.types import (
     Batch,
     CacheWork,
     OperationCounts,
+    PrefixMatch,
     Request,
     Sequence,
 )
@@ -33,11 +34,16 @@ class SchedulerConfig:
         Tokens that a step may compute; longer prompts are prefilled in chunks.
     long_prefill_token_threshold
         Tokens of one sequence that a step may compute; 0 sets no limit.
+    reserve_full_prompt
+        Admit a sequence only where its whole prompt finds room now, not just its first chunk, as
+        later vLLM does (``scheduler_reserve_full_isl``, on in 0.19). Blocks are still taken chunk
+        by chunk.
     """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     long_prefill_token_threshold: int = 0
+    reserve_full_prompt: bool = False
 
     def __post_init__(self) -> None:
         for name, minimum in (
@@ -193,6 +199,14 @@ class Scheduler:
             index += 1
         return budget
 
+    def _has_room(self, seq: Sequence, match: PrefixMatch) -> bool:
+        """Whether the pool has a free block for each that ``seq`` lacks beside its hits."""
+        allocator = self.allocator
+        num_blocks = -(-seq.num_tokens // allocator.block_size) - len(match.block_ids)
+        # A policy whose hits may be free blocks says how many are left beside them.
+        count = getattr(allocator, "num_free_blocks_beside", None)
+        return num_blocks <= (count(match) if count is not None else allocator.usage().free)
+
     def _count_append(self, work: CacheWork, seq: Sequence, num_new_tokens: int) -> None:
         num_blocks, filled = divmod(seq.num_computed_tokens, self.allocator.block_size)
         work.num_appends += 1
@@ -255,6 +269,8 @@ class Scheduler:
             step.num_block_queries += match.num_queried_blocks
             step.num_block_hits += match.num_hit_blocks
             num_new_tokens = self._num_new_tokens(seq.num_tokens - match.num_tokens, budget)
+            if self.config.reserve_full_prompt and not self._has_room(seq, match):
+                return
             if not allocator.allocate(seq, match, num_new_tokens):
                 return
             self.waiting.popleft()

@@ -11,6 +11,7 @@ PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
     "sim.cli", "sim.__main__", "sim.sweep", "sim.experiment", "sim.identity", "sim.verify",
     "sim.overhead.measure", "sim.prove", "sim.calibrate",
+    "sim.validate",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""
 MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.sweep", "sim.experiment", "sim.overhead", "gpu_backend")

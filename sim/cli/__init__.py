@@ -18,6 +18,7 @@ from sim.cli import (
     prove,
     run,
     sweep,
+    validate,
     verify,
     workload,
 )
@@ -45,6 +46,7 @@ app.command("policies")(policies.command)
 app.command("presets")(presets.command)
 app.command("profiles")(profiles.command)
 app.command("verify")(verify.command)
+app.command("validate")(validate.command)
 app.command("prove")(prove.command)
 app.command("calibrate")(calibrate.command)
 
