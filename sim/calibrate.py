@@ -19,8 +19,8 @@ from scipy.optimize import nnls
 
 from gpu_backend import require_torch
 from gpu_backend.shape import ModelShape, load_shape
-from sim.cost import StepCost, cost_to_document, read_json
-from sim.cost_fit import fit_step_cost, relative_errors, residuals_of
+from sim.cost import StepCost, cost_to_document
+from sim.cost_fit import Residuals, fit_step_cost, relative_errors, residuals_of
 from sim.errors import UsageError
 from sim.identity import VERSION
 from sim.presets import GpuFacts, ModelFacts, list_presets, load_preset
@@ -144,9 +144,7 @@ def fitted(
     peaks: dict[str, float],
 ) -> dict[str, Any]:
     """Fit a table of steps; judge the fit on points left out, the roofline and the preset."""
-    held_out = held_out_rows(len(table))
-    judged, _ = fit_step_cost(table[~held_out], eager=True)
-    left_out = residuals_of(judged, table[held_out])
+    left_out = _judge(table, eager=True)
     cost, residuals = fit_step_cost(table, eager=True)
     document = cost_to_document(
         cost,
@@ -154,7 +152,7 @@ def fitted(
         f"({model['dtype']}) on {machine['name']}, {len(table)} steps.",
         residuals=asdict(residuals),
     )
-    shown = table.assign(error=relative_errors(cost, table), held_out=held_out)
+    shown = table.assign(error=relative_errors(cost, table), held_out=held_out_rows(len(table)))
     return document | {
         "machine": machine,
         "model": model,
@@ -165,10 +163,69 @@ def fitted(
     }
 
 
+def import_measurements(
+    path: Path,
+    output: Path,
+    *,
+    ns_per_context_token: float | None = None,
+    ns_per_sequence: float | None = None,
+) -> dict[str, Any]:
+    """Fit a cost model to times that others measured, and write it.
+
+    Parameters
+    ----------
+    path
+        CSV with the columns ``new_tokens, cached_tokens, batch, seconds``: a step in which
+        ``batch`` sequences (1 if the column is missing) compute ``new_tokens`` each after
+        ``cached_tokens`` each. ``decodes`` and ``decode_cached_tokens`` may tell of sequences that
+        decode in the same step.
+    output
+        JSON file for ``--cost``.
+    ns_per_context_token, ns_per_sequence
+        What the table cannot tell, see `sim.cost_fit.fit_step_cost`.
+
+    Raises
+    ------
+    UsageError
+        The table cannot be read or fitted, or the file cannot be written.
+    """
+    try:
+        table = pd.read_csv(path).rename(columns={"batch": "sequences"})
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--from {path}: cannot be read as CSV ({error}); its columns are new_tokens, "
+            "cached_tokens, batch, seconds."
+        ) from error
+    given = {"ns_per_context_token": ns_per_context_token, "ns_per_sequence": ns_per_sequence}
+    try:
+        # Judged on points left out, which of both forms serves better.
+        fits = {eager: _judge(table, eager=eager, **given) for eager in (False, True)}
+        eager = fits[True].median < fits[False].median
+        cost, residuals = fit_step_cost(table, eager=eager, **given)
+    except UsageError as error:
+        raise UsageError(f"--from {path}: {error}") from error
+    document = cost_to_document(
+        cost,
+        provenance=f"Fitted by prefixsim {VERSION} to {len(table)} steps of {path.name}.",
+        residuals=asdict(residuals),
+    ) | {"held_out": asdict(fits[eager])}
+    _write(output, document)
+    return document
+
+
+def _judge(table: pd.DataFrame, *, eager: bool, **given: float | None) -> Residuals:
+    """Fit without the points that are held out, and see how far it is from those."""
+    held_out = held_out_rows(len(table))
+    cost, _ = fit_step_cost(table[~held_out], eager=eager, **given)
+    return residuals_of(cost, table[held_out])
+
+
 def held_out_rows(num_points: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Choose the points that the judged fit does not see: a fifth, always the same ones."""
     chosen = np.zeros(num_points, dtype=bool)
-    chosen[np.random.default_rng(0).permutation(num_points)[: num_points // HELD_OUT_SHARE]] = True
+    chosen[
+        np.random.default_rng(0).permutation(num_points)[: max(1, num_points // HELD_OUT_SHARE)]
+    ] = True
     return chosen
 
 
@@ -325,11 +382,3 @@ def _write(output: Path, document: dict[str, Any]) -> None:
             f"-o {output}: cannot be written ({error.strerror}); name a file in a folder that "
             "exists and can be written."
         ) from error
-
-
-def read_calibration(path: Path) -> dict[str, Any]:
-    """Read a file of `calibrate`, points and all."""
-    document = read_json(path)
-    if not isinstance(document, dict) or not document.get("points"):
-        raise UsageError(f"{path}: holds no measured points; make it with 'prefixsim calibrate'.")
-    return document

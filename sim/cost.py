@@ -140,8 +140,8 @@ CALIBRATION: Final = (
 
 FORMS: Final[dict[str, type[StepCost] | type[LinearCost]]] = {
     "step": StepCost,
-    "eager": EagerStepCost,
     "linear": LinearCost,
+    "eager": EagerStepCost,
 }
 """Cost models by the name that files give their form."""
 

@@ -1,10 +1,16 @@
 """Replays what a real engine served and compares times, running and waiting.
 
 A folder holds what the engine did, as the benchmark of LLMServingSim 2.0 writes it:
-``requests.jsonl`` (per request ``request_id``, ``input_toks``, ``output_toks``, ``arrival_time``, ``queued_ts``,
-``first_token_ts``, ``last_token_ts`` in seconds), ``meta.json`` (the engine's configuration),
-``timeseries.csv`` (``t, running, waiting`` each second, optional), and the operator tables of
-`sim.operators`. The prompts are those of the trace that ``meta.json`` names.
+
+``requests.jsonl``
+    Per request ``request_id``, ``input_toks``, ``output_toks``, and ``arrival_time``,
+    ``queued_ts``, ``first_token_ts``, ``last_token_ts`` in seconds.
+``meta.json``
+    The engine's configuration, and the name of the trace that holds the prompts.
+``timeseries.csv``, optional
+    ``t, running, waiting`` each second.
+
+Beside them lie the operator tables of `sim.operators`, unless another cost is given.
 """
 
 from __future__ import annotations

@@ -73,6 +73,32 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             help="Sequences of a decode step at most (default: 256 on cuda, 32 on cpu).",
         ),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="CSV",
+            help="Fit others' times instead: new_tokens, cached_tokens, batch, seconds.",
+        ),
+    ] = None,
+    ns_per_context_token: Annotated[
+        float | None,
+        typer.Option(
+            "--ns-per-context-token",
+            metavar="NS",
+            min=0,
+            help="Reading one token's KV, where --from holds no decode steps to tell it.",
+        ),
+    ] = None,
+    ns_per_sequence: Annotated[
+        float | None,
+        typer.Option(
+            "--ns-per-sequence",
+            metavar="NS",
+            min=0,
+            help="What a sequence adds, where --from has one batch size only.",
+        ),
+    ] = None,
     passes: Annotated[
         int, typer.Option("--passes", metavar="N", min=1, help="Times to measure the grid.")
     ] = 5,
@@ -91,6 +117,10 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     the machine does counts little.
     """
     from sim import calibrate  # noqa: PLC0415 - keeps --help quick
+
+    if source is not None:
+        _import(source, output, ns_per_context_token, ns_per_sequence, as_json)
+        return
     from sim.plots.calibration import calibration  # noqa: PLC0415
     from sim.plots.style import save  # noqa: PLC0415
     from sim.prove import ModelChoice  # noqa: PLC0415
@@ -116,6 +146,41 @@ def command(  # noqa: PLR0917 - the command line passes them by name
         note("measured on the CPU: the times are this machine's, not a GPU's.")
 
 
+def _import(
+    source: Path,
+    output: Path,
+    ns_per_context_token: float | None,
+    ns_per_sequence: float | None,
+    as_json: bool,
+) -> None:
+    from sim.calibrate import import_measurements  # noqa: PLC0415
+
+    document = import_measurements(
+        source,
+        output,
+        ns_per_context_token=ns_per_context_token,
+        ns_per_sequence=ns_per_sequence,
+    )
+    if as_json:
+        print_json(document)
+    else:
+        rows = [[name, value] for name, value in document["coefficients"].items()]
+        out().print(table(document["provenance"], ("coefficient", "ns"), rows))
+        _show_errors(document)
+    note(f"use it with 'prefixsim run --cost {output}'.")
+
+
+def _show_errors(document: dict[str, Any]) -> None:
+    checks = {"all points": document["residuals"], "points left out": document["held_out"]}
+    if document.get("preset"):
+        checks[f"preset {document['preset']['name']}"] = document["preset"]
+    errors = [
+        [name, fit["num_points"], *(f"{fit[part]:.1%}" for part in ("median", "p90", "worst"))]
+        for name, fit in checks.items()
+    ]
+    out().print(table("errors", ("against", "points", "median", "p90", "worst"), errors))
+
+
 def _show(document: dict[str, Any]) -> None:
     share = document["roofline"]["share"]
     rows = [
@@ -124,11 +189,7 @@ def _show(document: dict[str, Any]) -> None:
     ]
     title = document["provenance"]
     out().print(table(title, ("coefficient", "ns", "peak / fitted"), rows))
-    checks = {"all points": document["residuals"], "points left out": document["held_out"]}
-    if document["preset"]:
-        checks[f"preset {document['preset']['name']}"] = document["preset"]
-    errors = [[name, fit["num_points"], *_per_cent(fit)] for name, fit in checks.items()]
-    out().print(table("errors", ("against", "points", "median", "p90", "worst"), errors))
+    _show_errors(document)
     sizes = document["blocks"]["measured"]["sizes"]
     step = document["blocks"]["measured"]["step"]
     out().print(
@@ -155,7 +216,3 @@ def _show(document: dict[str, Any]) -> None:
     )
     sys.stdout.flush()
     err().print(f"a block read costs {document['blocks']['ns_per_block']:,.0f} ns", style="dim")
-
-
-def _per_cent(fit: dict[str, Any]) -> list[str]:
-    return [f"{fit[name]:.1%}" for name in ("median", "p90", "worst")]

@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from sim.cost import StepCost, cost_from_document
 from sim.cost_fit import OPTIONAL_COLUMNS, batch_of
-from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, nth_style
+from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, log_axis, nth_style
 
 
 @rc_context(RC)
@@ -59,7 +60,11 @@ def calibration(document: dict[str, Any]) -> Figure:
     )  # fmt: skip
     ends = np.array([min(measured.min(), model.min()), max(measured.max(), model.max())])
     left.plot(ends, ends, color=GREY, linewidth=1, zorder=1)
-    left.set(xscale="log", yscale="log", xlabel="measured (ms)", ylabel="model (ms)")
+    log_axis(left, measured, columns=2)
+    left.set(yscale="log", xlabel="measured (ms)", ylabel="model (ms)")
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter(NullFormatter())
     left.set_title("time of a step")
     _draw_hit_rate(right, points, cost)
     held_out = document["held_out"]
