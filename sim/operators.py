@@ -257,7 +257,7 @@ def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         if wrong.size:
             row = int(wrong[0])
             raise UsageError(
-                f"--cost {path}:{row + 2}: {name} is {table[name].iloc[row]!r} but must be a "
+                f"--cost {path}:{row + 2}: {name} is {table[name].iloc[row]} but must be a "
                 "number of at least 0; correct it."
             )
         table[name] = values

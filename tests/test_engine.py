@@ -144,6 +144,26 @@ def test_times_of_two_requests_that_share_steps():
     assert steps["num_cached_blocks"].tolist() == [1, 2, 2]
 
 
+def test_a_cost_by_sequences_sees_the_step_before_it_ends():
+    seen = []
+
+    class BySequence:
+        def sequences_ns(self, scheduled):
+            for seq, num_new_tokens in scheduled:
+                table = engine.allocator.block_table(seq)
+                seen.append((seq.request_id, num_new_tokens, seq.num_computed_tokens, len(table)))
+            return 7 * len(scheduled)
+
+    recorder = Recorder()
+    engine = Engine(
+        lambda clock: make("vllm_v1", 100, 4, clock), SchedulerConfig(), BySequence(), recorder
+    )
+    engine.run(requests_of((range(6), range(100, 102)), (range(6, 9), [200])))
+    # In the last step r0 still holds its blocks; r1 ended in the first one.
+    assert seen == [("r0", 6, 0, 2), ("r1", 3, 0, 1), ("r0", 1, 6, 2)]
+    assert recorder.end_ns == 14 + 7
+
+
 def test_outputs_of_0_and_1_tokens_have_no_time_per_output_token():
     requests = requests_of((range(4), []), (range(10, 14), [1]))
     table = request_table(run(requests).recorder, "run")
