@@ -1,6 +1,9 @@
 """Proof by execution: every policy is right, every sabotaged one is caught."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -175,6 +178,23 @@ def test_without_torch_there_is_a_hint_and_the_rest_works(prefixsim, monkeypatch
         "prefixsim: error: prefixsim prove needs torch; install it with: "
         'pip install "prefixsim[gpu]"\n'
     )
+
+
+def test_nothing_else_needs_torch(tmp_path):
+    # A process of its own, in which torch cannot be imported.
+    script = """
+import sys
+sys.modules["torch"] = None
+from sim import calibrate, cli, plots, prove, validate
+from sim.cli.calibrate import command
+cli.main(["run", "shared-prefix", "--num-requests", "20"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "hit_rate" in done.stdout
 
 
 @pytest.mark.parametrize(
