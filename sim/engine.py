@@ -61,6 +61,11 @@ class Engine:
         and 256 common tokens.
     on_step
         Called with the start of the step, the step and the scheduler, at the end of every step.
+    ahead
+        Schedule a step when the one before it begins, as vLLM's asynchronous scheduling does: a
+        request that comes meanwhile takes part in the step after the next, and blocks of requests
+        that end are missed for one step. Cache management then overlaps, and ``cascade`` and
+        ``on_step`` are not supported.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Engine:
         overlap: bool = False,
         cascade: float = 0.0,
         on_step: OnStep | None = None,
+        ahead: bool = False,
     ) -> None:
         self._env = simpy.Environment()
         self.allocator = make_allocator(self.now)
@@ -88,6 +94,8 @@ class Engine:
         self._overlap = overlap
         self._cascade = cascade
         self._on_step = on_step
+        self._ahead = ahead
+        assert not (ahead and (cascade or on_step)), "not supported together"
         self._next_turn: dict[str, Request] = {}
         self._wake_up: simpy.Event | None = None
 
@@ -100,7 +108,7 @@ class Engine:
         if self._closed_loop:
             requests = self._link_turns(requests)
         self._env.process(self._arrivals(requests))
-        self._env.process(self._steps())
+        self._env.process(self._steps_ahead() if self._ahead else self._steps())
         self._env.run()
 
     def _link_turns(self, requests: Iterable[Request]) -> list[Request]:
@@ -183,6 +191,44 @@ class Engine:
                 self._on_step(start_ns, step, scheduler)
             for seq in step.finished:
                 self._ended(seq.request)
+
+    def _steps_ahead(self) -> Process:
+        scheduler, recorder = self.scheduler, self._recorder
+        following: tuple[Step, int] | None = None
+        while True:
+            while following is None and not scheduler.has_work():
+                self._wake_up = self._env.event()
+                yield self._wake_up
+            if self._env.peek() <= self._env.now:
+                yield self._env.timeout(0)
+            current = following or self._schedule_ahead(in_flight=False)
+            if current is None:
+                continue
+            step, duration_ns = current
+            start_ns = self.now()
+            following = self._schedule_ahead(in_flight=True) if scheduler.has_work() else None
+            queues = (len(scheduler.running), len(scheduler.waiting))
+            end_ns = start_ns + duration_ns
+            recorder.snapshot_step(step, start_ns, end_ns, queues, self.allocator.usage)
+            yield self._env.timeout(duration_ns)
+            scheduler.release(step)
+            recorder.stepped(step, end_ns)
+            for seq in step.finished:
+                self._ended(seq.request)
+
+    def _schedule_ahead(self, *, in_flight: bool) -> tuple[Step, int] | None:
+        """Schedule a step and count it as computed; None if it computes nothing."""
+        step = self.scheduler.schedule(in_flight=in_flight)
+        for seq, _ in step.admitted:
+            self._recorder.admitted(seq, self.now())
+        if not step.scheduled:
+            self._recorder.stepped(step, self.now())
+            return None
+        gpu_ns = self._price(step)
+        overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
+        self._recorder.priced(gpu_ns, overhead_ns)
+        self.scheduler.advance(step)
+        return step, max(gpu_ns, overhead_ns)
 
     def _read_common_prefix_once(self, step: Step) -> None:
         """Take the reads that cascade attention saves off the context that the step reads."""

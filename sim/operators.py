@@ -11,7 +11,8 @@ A folder of tables, as the profiler of LLMServingSim 2.0 writes them:
 ``per_sequence.csv``
     ``layer, sequences, time_us``: those that run once a sequence, such as the output layer.
 ``meta.json``, optional
-    The engine's configuration; ``cudagraph_capture_sizes`` are the sizes that steps are padded to.
+    The engine's configuration; ``cudagraph_capture_sizes`` are the sizes that steps are padded to,
+    ``num_layers`` or the name in ``model`` say how many layers there are.
 
 Between measured sizes times are interpolated linearly, since kernels take time in proportion to
 their work; beyond the last one they go on as they grew between the last two.
@@ -34,7 +35,23 @@ from sim.errors import UsageError
 from sim.types import Sequence
 
 NUM_LAYERS: Final = 32
-"""Of the models that such folders exist for: Llama-3-8B. A ``num_layers`` in meta.json prevails."""
+"""Of Llama-3-8B, where a folder names no model."""
+
+_LAYERS_OF: Final = {
+    "llama-3-8b": 32,
+    "llama-3.1-8b": 32,
+    "llama-3.1-70b": 80,
+    "llama-3.2-1b": 16,
+    "llama-3.2-3b": 28,
+    "llama-3.3-70b": 80,
+    "qwen3-0.6b": 28,
+    "qwen3-1.7b": 28,
+    "qwen3-4b": 36,
+    "qwen3-8b": 36,
+    "qwen3-14b": 40,
+    "qwen3-32b": 64,
+}
+"""Layers by the last part of a model's name, from their public configurations."""
 
 LAYER_KERNELS: Final = {
     # Two of the norms and one of each other kernel per layer.
@@ -272,8 +289,20 @@ def _configuration(path: Path) -> tuple[list[int], int]:
         document = json.loads(path.read_text(encoding="utf-8"))
         compiled = document.get("resolved_config", {}).get("compilation_config", {})
         sizes = sorted(int(size) for size in compiled.get("cudagraph_capture_sizes") or [])
-        return sizes, int(document.get("num_layers", NUM_LAYERS))
+        return sizes, int(document.get("num_layers") or _layers_of(document.get("model"), path))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(
             f"--cost {path}: cannot be used ({error}); correct it, or leave it out."
         ) from error
+
+
+def _layers_of(model: object, path: Path) -> int:
+    """Look up the layers of a model by its name; one that is not known must not be guessed."""
+    if model is None:
+        return NUM_LAYERS
+    name = str(model).rpartition("/")[2].lower().removesuffix("-instruct")
+    if name not in _LAYERS_OF:
+        raise UsageError(
+            f"--cost {path}: the layers of model {model!r} are not known; add num_layers to it."
+        )
+    return _LAYERS_OF[name]

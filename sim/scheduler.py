@@ -123,8 +123,14 @@ class Scheduler:
         """Whether anything waits or runs."""
         return bool(self.running or self.waiting)
 
-    def schedule(self) -> Step:
+    def schedule(self, *, in_flight: bool = False) -> Step:
         """Hand out the token budget of one step: running sequences first, then admissions.
+
+        Parameters
+        ----------
+        in_flight
+            A step that was scheduled before is not released yet. Where everybody waits for its
+            blocks, the step is empty, which is no fault of the policy.
 
         Raises
         ------
@@ -142,7 +148,7 @@ class Scheduler:
         # Blocks were short a moment ago: whoever is admitted now would be preempted next.
         if not step.preempted:
             self._admit_waiting(step, budget)
-            if not step.scheduled and self.waiting:
+            if not step.scheduled and self.waiting and not in_flight:
                 raise self._never_served(self.waiting[0])
         step.work.num_evicted_blocks = counts.evictions - evictions
         step.work.num_scanned_entries = counts.entries_scanned - scanned
@@ -150,6 +156,11 @@ class Scheduler:
 
     def complete(self, step: Step) -> None:
         """Apply the end of a step: tokens are computed, new ones come out, requests finish."""
+        self.advance(step)
+        self.release(step)
+
+    def advance(self, step: Step) -> None:
+        """Count what a step computes as computed; who ends with it runs no longer."""
         allocator = self.allocator
         for seq, num_new_tokens in step.scheduled:
             seq.num_computed_tokens += num_new_tokens
@@ -166,11 +177,16 @@ class Scheduler:
                     step.first_tokens.append(seq)
             if seq.num_tokens == num_total_tokens:
                 step.finished.append(seq)
-                allocator.free(seq)
         if step.finished:
-            self._freed = step.finished
             done = {seq.request_id for seq in step.finished}
             self.running = [seq for seq in self.running if seq.request_id not in done]
+
+    def release(self, step: Step) -> None:
+        """Take back the blocks of those who ended with a step."""
+        for seq in step.finished:
+            self.allocator.free(seq)
+        if step.finished:
+            self._freed = step.finished
 
     def _num_new_tokens(self, num_uncomputed: int, budget: int) -> int:
         threshold = self.config.long_prefill_token_threshold

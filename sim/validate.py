@@ -57,6 +57,8 @@ class Recorded:
         Of its pool; ``num_blocks`` counts the null block that V1 keeps back.
     scheduler
         Its limits.
+    ahead
+        Whether it scheduled asynchronously.
     prefix_caching
         Whether it was on.
     trace
@@ -69,6 +71,7 @@ class Recorded:
     num_blocks: int
     block_size: int
     scheduler: SchedulerConfig
+    ahead: bool
     prefix_caching: bool
     trace: Path
     series: pd.DataFrame | None
@@ -137,6 +140,7 @@ def validate(
         recorded.scheduler,
         model,
         recorder,
+        ahead=recorded.ahead,
     )
     requests = read_requests(recorded)
     engine.run(requests)
@@ -162,6 +166,7 @@ def read_recorded(folder: Path, trace: Path | None = None) -> Recorded:
         found = (
             int(cache["num_gpu_blocks"]),
             int(cache["block_size"]),
+            bool(limits.get("async_scheduling", False)),
             bool(cache["enable_prefix_caching"]),
         )
     except OSError as error:
@@ -179,7 +184,8 @@ def read_recorded(folder: Path, trace: Path | None = None) -> Recorded:
         num_blocks=found[0],
         block_size=found[1],
         scheduler=scheduler,
-        prefix_caching=found[2],
+        ahead=found[2],
+        prefix_caching=found[3],
         trace=trace or _find_trace(folder, Path(name).name),
         series=_read_series(folder / "timeseries.csv", started, table),
     )

@@ -152,6 +152,15 @@ def test_a_table_that_cannot_be_used_is_named(folder, name, change, words):
         OperatorCost(folder)
 
 
+def test_layers_are_those_of_the_model(folder):
+    for more, num_layers in (({}, 32), ({"model": "Qwen/Qwen3-8B"}, 36), ({"num_layers": 5}, 5)):
+        write_meta(folder, **more)
+        assert OperatorCost(folder).num_layers == num_layers
+    write_meta(folder, model="some/model")
+    with pytest.raises(UsageError, match=r"layers of model 'some/model' are not known; add num_"):
+        OperatorCost(folder)
+
+
 def test_a_missing_table_is_named(folder):
     (folder / "dense.csv").unlink()
     with pytest.raises(UsageError, match=r"dense.csv: cannot be read .* attention.csv, dense.csv"):
@@ -184,6 +193,7 @@ def recorded(folder):
     meta = json.loads((folder / "meta.json").read_text())
     meta["resolved_config"]["scheduler_config"] = {
         "max_num_seqs": 8, "max_num_batched_tokens": 16, "scheduler_reserve_full_isl": True,
+        "async_scheduling": True,
     }  # fmt: skip
     (folder / "meta.json").write_text(json.dumps(meta))
     rows = [
@@ -215,6 +225,7 @@ def test_the_limits_are_those_of_the_engine(recorded):
     found = validate.read_recorded(recorded)
     assert (found.num_blocks, found.block_size) == (13, 4)
     assert found.scheduler.reserve_full_prompt
+    assert found.ahead
     assert found.scheduler.max_num_batched_tokens == 16
     assert found.trace == recorded / "trace.jsonl"
 
