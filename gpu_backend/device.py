@@ -34,7 +34,6 @@ class Device:
     """
 
     def __init__(self, name: str | None = None, threads: int = 1) -> None:
-        torch.set_num_threads(threads)
         has_cuda = torch.cuda.is_available()
         chosen = name or ("cuda" if has_cuda else "cpu")
         if chosen not in ("cuda", "cpu"):
@@ -44,6 +43,8 @@ class Device:
                 "--device cuda: torch finds no CUDA GPU on this machine; use --device cpu, or "
                 "install a driver and a CUDA build of torch."
             )
+        if chosen == "cpu":
+            torch.set_num_threads(threads)
         self.torch = torch.device(chosen, 0) if chosen == "cuda" else torch.device("cpu")
 
     @property
