@@ -29,7 +29,7 @@ Scheduled = list[tuple[Sequence, int]]
 
 TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 0.25}
 """Largest difference of two logits that rounding may make, in units of the logits' standard
-deviation. In fp32 it makes about 1e-5, in bf16 0.06, and the faults of the tests 0.3 to 6: prove in fp32."""
+deviation. In fp32 it makes about 1e-5, in bf16 0.06; the faults of the tests make 0.3 to 6."""
 
 _LOGITS_AT_ONCE: Final = 1 << 26
 
