@@ -20,7 +20,13 @@ from scipy.optimize import nnls
 from gpu_backend import require_torch
 from gpu_backend.shape import ModelShape, load_shape
 from sim.cost import StepCost, cost_to_document
-from sim.cost_fit import Residuals, fit_step_cost, relative_errors, residuals_of
+from sim.cost_fit import (
+    Residuals,
+    fit_step_cost,
+    relative_errors,
+    residuals_from,
+    residuals_of,
+)
 from sim.errors import UsageError
 from sim.identity import VERSION
 from sim.presets import GpuFacts, ModelFacts, list_presets, load_preset
@@ -32,8 +38,8 @@ if TYPE_CHECKING:
     from gpu_backend.measure import Point
 
 BLOCK_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-HELD_OUT_SHARE: Final = 5
-"""One point in so many is left out of the fit that is judged."""
+NUM_FOLDS: Final = 5
+"""Fits by which a calibration is judged, each without a fifth of the points."""
 
 _MEMORY_SHARE: Final = 0.5
 _MAX_POOL_BYTES: Final = 64 << 30
@@ -152,7 +158,7 @@ def fitted(
         f"({model['dtype']}) on {machine['name']}, {len(table)} steps.",
         residuals=asdict(residuals),
     )
-    shown = table.assign(error=relative_errors(cost, table), held_out=held_out_rows(len(table)))
+    shown = table.assign(error=relative_errors(cost, table))
     return document | {
         "machine": machine,
         "model": model,
@@ -214,19 +220,14 @@ def import_measurements(
 
 
 def _judge(table: pd.DataFrame, *, eager: bool, **given: float | None) -> Residuals:
-    """Fit without the points that are held out, and see how far it is from those."""
-    held_out = held_out_rows(len(table))
-    cost, _ = fit_step_cost(table[~held_out], eager=eager, **given)
-    return residuals_of(cost, table[held_out])
-
-
-def held_out_rows(num_points: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Choose the points that the judged fit does not see: a fifth, always the same ones."""
-    chosen = np.zeros(num_points, dtype=bool)
-    chosen[
-        np.random.default_rng(0).permutation(num_points)[: max(1, num_points // HELD_OUT_SHARE)]
-    ] = True
-    return chosen
+    """See how far fits are from points that they did not see; every point is left out once."""
+    fold = np.random.default_rng(0).permutation(len(table)) % NUM_FOLDS
+    errors = np.empty(len(table))
+    for index in np.unique(fold):
+        left_out = fold == index
+        cost, _ = fit_step_cost(table[~left_out], eager=eager, **given)
+        errors[left_out] = relative_errors(cost, table[left_out])
+    return residuals_from(errors, table)
 
 
 def roofline_share(

@@ -136,7 +136,11 @@ def fit_step_cost(
 
 def residuals_of(cost: StepCost, points: pd.DataFrame) -> Residuals:
     """Compare ``cost`` with a table of steps (see `fit_step_cost`)."""
-    errors = relative_errors(cost, points)
+    return residuals_from(relative_errors(cost, points), points)
+
+
+def residuals_from(errors: NDArray[np.float64], points: pd.DataFrame) -> Residuals:
+    """Sum up the relative errors of the rows of a table of steps."""
     size = np.abs(errors)
     worst = int(np.argmax(size))
     worst_at = {str(name): float(value) for name, value in _checked(points).iloc[worst].items()}

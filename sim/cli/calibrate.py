@@ -171,7 +171,10 @@ def _import(
 
 
 def _show_errors(document: dict[str, Any]) -> None:
-    checks = {"all points": document["residuals"], "points left out": document["held_out"]}
+    checks = {
+        "all points": document["residuals"],
+        "fits that did not see them": document["held_out"],
+    }
     if document.get("preset"):
         checks[f"preset {document['preset']['name']}"] = document["preset"]
     errors = [

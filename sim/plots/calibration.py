@@ -19,9 +19,8 @@ from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, log_axis, nth_style
 def calibration(document: dict[str, Any]) -> Figure:
     """Draw the file of a calibration.
 
-    Left, the time of every measured step against what the fitted model says, points that the
-    judged fit did not see marked. Right, one prompt of which more and more is cached: measured, and
-    the model's line.
+    Left, the time of every measured step against what the fitted model says. Right, one prompt of
+    which more and more is cached: measured, and the model's line.
 
     Parameters
     ----------
@@ -51,13 +50,6 @@ def calibration(document: dict[str, Any]) -> Figure:
                 linewidths=0, alpha=0.8, label=kind,
             )
         )  # fmt: skip
-    held = points["held_out"].astype(bool)
-    handles.append(
-        left.scatter(
-            measured[held], model[held], s=60, facecolors="none", edgecolors=GREY, linewidths=0.8,
-            label="left out of the judged fit",
-        )
-    )  # fmt: skip
     ends = np.array([min(measured.min(), model.min()), max(measured.max(), model.max())])
     left.plot(ends, ends, color=GREY, linewidth=1, zorder=1)
     log_axis(left, measured, columns=2)
