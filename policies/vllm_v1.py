@@ -142,6 +142,11 @@ class VllmV1:
         """All of them."""
         return self.num_blocks
 
+    def num_free_blocks_beside(self, match: PrefixMatch) -> int:
+        """Count the free blocks that are no hits of ``match``."""
+        blocks = self._blocks
+        return self.free_queue.num_blocks - sum(blocks[i].ref_count == 0 for i in match.block_ids)
+
     def num_common_prefix_blocks(self, seq: Sequence, num_running: int) -> int:
         """Count the leading blocks of ``seq`` that all running sequences hold."""
         blocks = self.request_blocks.get(seq.request_id, ())

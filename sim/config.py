@@ -141,7 +141,10 @@ class RunConfig:
     model: str = _setting("llama-3-8b", "Cost", "Model of the cost preset.")
     gpu: str = _setting("h100", "Cost", "GPU of the cost preset.")
     cost: str | None = _setting(
-        None, "Cost", "Cost model file (JSON) instead of the preset's.", optional=True
+        None,
+        "Cost",
+        "Cost model instead of the preset's: a JSON file, or a folder of operator tables.",
+        optional=True,
     )
     overhead: str = _setting(
         "vllm",

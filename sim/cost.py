@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,26 @@ class StepCost:
 
 
 @dataclass(frozen=True, slots=True)
+class EagerStepCost(StepCost):
+    """A `StepCost` and a time that every step takes on top.
+
+    An eager framework calls a kernel at a time, and on a CPU the first few tokens of a step are not
+    hidden behind the reading of the weights as they are on a GPU: times of small steps add up.
+
+    Attributes
+    ----------
+    launch_ns
+        What comes on top of each step.
+    """
+
+    launch_ns: float = 0.0
+
+    def step_ns(self, batch: Batch) -> int:
+        """Time of the step, ns; at least 1."""
+        return StepCost.step_ns(self, batch) + round(self.launch_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class LinearCost:
     """``step_base_ns + step_per_token_ns * new tokens + step_per_seq_ns * sequences``, exactly.
 
@@ -115,22 +135,59 @@ class LinearCost:
 MAX_COEFFICIENT: Final = 1e15
 """No coefficient is as large, ns: eleven days."""
 
+CALIBRATION: Final = (
+    "machine", "model", "held_out", "blocks", "copies", "roofline", "preset", "points",
+)  # fmt: skip
+"""What a calibration keeps in its file beside the model: how it came about."""
+
 FORMS: Final[dict[str, type[StepCost] | type[LinearCost]]] = {
     "step": StepCost,
     "linear": LinearCost,
+    "eager": EagerStepCost,
 }
 """Cost models by the name that files give their form."""
 
 
-def load_cost(path: str | Path) -> CostModel:
+def load_cost(path: str | Path, block_size: int | None = None) -> CostModel:
     """Read a cost model that `save_cost` or a calibration wrote.
+
+    Parameters
+    ----------
+    path
+        JSON file.
+    block_size
+        Blocks that the engine will have, tokens. Where the calibration measured what reading
+        smaller or larger blocks costs, the model is that of this size.
 
     Raises
     ------
     UsageError
         The file is missing, is no JSON object, or names no form or coefficients that exist.
     """
-    return cost_from_document(read_json(path), str(path))
+    document = read_json(path)
+    cost = cost_from_document(document, str(path))
+    blocks = document.get("blocks")
+    if blocks is None or block_size is None or not isinstance(cost, StepCost):
+        return cost
+    blocks = _check_keys(blocks, f"{path}: blocks", ("ns_per_block", "block_size"), ("measured",))
+    _check_number(blocks["ns_per_block"], "ns_per_block", f"{path}: blocks")
+    if not isinstance(blocks["block_size"], int) or blocks["block_size"] < 1:
+        raise UsageError(
+            f"{path}: blocks: block_size is {blocks['block_size']!r} but must be a whole number of "
+            "at least 1; calibrate again."
+        )
+    return at_block_size(cost, block_size, blocks["block_size"], blocks["ns_per_block"])
+
+
+def at_block_size(
+    cost: StepCost, block_size: int, measured_at: int, ns_per_block: float
+) -> StepCost:
+    """Move a cost from the block size that it was measured at to another one.
+
+    A token that is read costs its share of a block: ``ns_per_block / block_size``.
+    """
+    change = ns_per_block * (1 / block_size - 1 / measured_at)
+    return replace(cost, ns_per_context_token=max(0.0, cost.ns_per_context_token + change))
 
 
 def save_cost(
@@ -171,7 +228,7 @@ def cost_to_document(
     residuals: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the JSON object that stands for ``cost``."""
-    form = next(name for name, kind in FORMS.items() if isinstance(cost, kind))
+    form = next(name for name, kind in FORMS.items() if type(cost) is kind)
     return {
         "form": form,
         "coefficients": asdict(cost),
@@ -183,7 +240,10 @@ def cost_to_document(
 def cost_from_document(document: Any, where: str) -> StepCost | LinearCost:  # noqa: ANN401
     """Make the cost model that a JSON object stands for; ``where`` names it in errors."""
     document = _check_keys(
-        document, where, required=("form", "coefficients"), optional=("provenance", "residuals")
+        document,
+        where,
+        required=("form", "coefficients"),
+        optional=("provenance", "residuals", *CALIBRATION),
     )
     form = document["form"]
     kind = FORMS.get(form) if isinstance(form, str) else None

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from sim.cost import StepCost
+from sim.cost import EagerStepCost, StepCost
 from sim.errors import UsageError
 from sim.types import Batch
 
@@ -54,6 +54,7 @@ def fit_step_cost(
     *,
     ns_per_context_token: float | None = None,
     ns_per_sequence: float | None = None,
+    eager: bool = False,
 ) -> tuple[StepCost, Residuals]:
     """Fit a `StepCost` by relative non-negative least squares.
 
@@ -68,6 +69,8 @@ def fit_step_cost(
         cannot tell it; left out, the table must hold decode steps.
     ns_per_sequence
         Cost of a sequence, ns, likewise; left out, steps must differ in their sequences.
+    eager
+        Fit a time that comes on top of every step too, see `sim.cost.EagerStepCost`.
 
     Returns
     -------
@@ -102,6 +105,8 @@ def fit_step_cost(
         "ns_per_pair": steps["pairs"],
         "ns_per_prefill_context_token": np.where(is_decode, 0.0, steps["context"]),
     }
+    if eager:
+        columns["launch_ns"] = np.ones(len(points))
     given: dict[str, float] = {}
     for name, value, count in (
         ("ns_per_context_token", ns_per_context_token, steps["context"]),
@@ -120,7 +125,7 @@ def fit_step_cost(
 
     ns = points["seconds"].to_numpy() * 1e9
     knee, solution = _search(steps["new"], list(columns.values()), ns, 1.0 - fixed / ns)
-    cost = StepCost(
+    cost = (EagerStepCost if eager else StepCost)(
         min_ns=float(solution[0] * knee),
         ns_per_new_token=float(solution[0]),
         **given,
@@ -131,7 +136,11 @@ def fit_step_cost(
 
 def residuals_of(cost: StepCost, points: pd.DataFrame) -> Residuals:
     """Compare ``cost`` with a table of steps (see `fit_step_cost`)."""
-    errors = relative_errors(cost, points)
+    return residuals_from(relative_errors(cost, points), points)
+
+
+def residuals_from(errors: NDArray[np.float64], points: pd.DataFrame) -> Residuals:
+    """Sum up the relative errors of the rows of a table of steps."""
     size = np.abs(errors)
     worst = int(np.argmax(size))
     worst_at = {str(name): float(value) for name, value in _checked(points).iloc[worst].items()}

@@ -9,7 +9,15 @@ import simpy
 
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
-from sim.types import Allocator, Clock, CostModel, OverheadModel, Request, Sequence
+from sim.types import (
+    Allocator,
+    Clock,
+    CostModel,
+    OverheadModel,
+    Request,
+    Sequence,
+    SequenceCost,
+)
 
 _MIN_SEQS, _MIN_COMMON_TOKENS = 8, 256
 """From when on vLLM 0.8.5 uses cascade attention."""
@@ -104,7 +112,7 @@ class Engine(EventLoop):
     config
         Limits of the scheduler.
     cost
-        Prices each step.
+        Prices each step, by its sums or by its sequences.
     recorder
         Takes the rows.
     reuse
@@ -124,13 +132,18 @@ class Engine(EventLoop):
         and 256 common tokens.
     on_step
         Called with the start of the step, the step and the scheduler, at the end of every step.
+    ahead
+        Schedule a step when the one before it begins, as vLLM's asynchronous scheduling does: a
+        request that comes meanwhile takes part in the step after the next, and blocks of requests
+        that end are missed for one step. Cache management then overlaps, and ``cascade`` and
+        ``on_step`` are not supported.
     """
 
     def __init__(
         self,
         make_allocator: Callable[[Clock], Allocator],
         config: SchedulerConfig,
-        cost: CostModel,
+        cost: CostModel | SequenceCost,
         recorder: Recorder,
         *,
         reuse: Reuse = "all",
@@ -139,24 +152,27 @@ class Engine(EventLoop):
         overlap: bool = False,
         cascade: float = 0.0,
         on_step: OnStep | None = None,
+        ahead: bool = False,
     ) -> None:
         super().__init__(closed_loop=closed_loop)
         self.allocator = make_allocator(self.now)
         self.scheduler = Scheduler(config, self.allocator)
-        self._cost = cost
+        self._price = _pricer(cost)
         self._recorder = recorder
         self._reuse = reuse
         self._overhead = overhead
         self._overlap = overlap
         self._cascade = cascade
         self._on_step = on_step
+        self._ahead = ahead
+        assert not (ahead and (cascade or on_step)), "not supported together"
 
     def run(self, requests: Iterable[Request]) -> None:
         """Serve ``requests``, which come in order of arrival, to the last one."""
         if self._closed_loop:
             requests = self._link_turns(requests)
         self._env.process(self._arrivals(requests))
-        self._env.process(self._steps())
+        self._env.process(self._steps_ahead() if self._ahead else self._steps())
         self._env.run()
 
     def _receive(self, request: Request) -> None:
@@ -196,7 +212,7 @@ class Engine(EventLoop):
             if self._cascade:
                 self._read_common_prefix_once(step)
             # A step that only preempted has nothing for the model to do.
-            gpu_ns = self._cost.step_ns(step.batch) if step.scheduled else 0
+            gpu_ns = self._price(step) if step.scheduled else 0
             overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
             end_ns = start_ns + (
                 max(gpu_ns, overhead_ns) if self._overlap else gpu_ns + overhead_ns
@@ -211,6 +227,44 @@ class Engine(EventLoop):
             for seq in step.finished:
                 self._ended(seq.request)
 
+    def _steps_ahead(self) -> Process:
+        scheduler, recorder = self.scheduler, self._recorder
+        following: tuple[Step, int] | None = None
+        while True:
+            while following is None and not scheduler.has_work():
+                self._wake_up = self._env.event()
+                yield self._wake_up
+            if self._env.peek() <= self._env.now:
+                yield self._env.timeout(0)
+            current = following or self._schedule_ahead(in_flight=False)
+            if current is None:
+                continue
+            step, duration_ns = current
+            start_ns = self.now()
+            following = self._schedule_ahead(in_flight=True) if scheduler.has_work() else None
+            queues = (len(scheduler.running), len(scheduler.waiting))
+            end_ns = start_ns + duration_ns
+            recorder.snapshot_step(step, start_ns, end_ns, queues, self.allocator.usage)
+            yield self._env.timeout(duration_ns)
+            scheduler.release(step)
+            recorder.stepped(step, end_ns)
+            for seq in step.finished:
+                self._ended(seq.request)
+
+    def _schedule_ahead(self, *, in_flight: bool) -> tuple[Step, int] | None:
+        """Schedule a step and count it as computed; None if it computes nothing."""
+        step = self.scheduler.schedule(in_flight=in_flight)
+        for seq, _ in step.admitted:
+            self._recorder.admitted(seq, self.now())
+        if not step.scheduled:
+            self._recorder.stepped(step, self.now())
+            return None
+        gpu_ns = self._price(step)
+        overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
+        self._recorder.priced(gpu_ns, overhead_ns)
+        self.scheduler.advance(step)
+        return step, max(gpu_ns, overhead_ns)
+
     def _read_common_prefix_once(self, step: Step) -> None:
         """Take the reads that cascade attention saves off the context that the step reads."""
         count_blocks = getattr(self.allocator, "num_common_prefix_blocks", None)
@@ -222,3 +276,11 @@ class Engine(EventLoop):
         num_tokens = num_blocks * self.allocator.block_size
         if num_tokens >= _MIN_COMMON_TOKENS:
             step.batch.num_context_tokens -= int(self._cascade * (num_seqs - 1) * num_tokens)
+
+
+def _pricer(cost: CostModel | SequenceCost) -> Callable[[Step], int]:
+    if isinstance(cost, CostModel):
+        step_ns = cost.step_ns
+        return lambda step: step_ns(step.batch)
+    sequences_ns = cost.sequences_ns
+    return lambda step: sequences_ns(step.scheduled)

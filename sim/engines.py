@@ -14,7 +14,7 @@ from sim.fast.support import make_rules, pool_rules_of, why_not
 from sim.overhead import OverheadProfile
 from sim.recorder import Recorded
 from sim.scheduler import SchedulerConfig
-from sim.types import CostModel, Request
+from sim.types import CostModel, Request, SequenceCost
 
 _WORTH_COMPILED_CODE = 200_000
 """Blocks filled and tokens decoded from which on loading compiled code saves more than it takes."""
@@ -35,7 +35,7 @@ class Choice:
     """
 
     config: RunConfig
-    cost: CostModel
+    cost: CostModel | SequenceCost
     overhead: OverheadProfile
     timed: bool = False
 

@@ -16,17 +16,18 @@ from sim.capacity import num_usable_blocks
 from sim.checked import Checked
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
-from sim.engine import Engine
+from sim.engine import Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
 from sim.identity import digests, run_id_of
+from sim.operators import OperatorCost
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
 from sim.recorder import Recorded, Recorder
 from sim.results import request_data, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
-from sim.types import Allocator, Clock, CostModel, Request
+from sim.types import Allocator, Clock, CostModel, Request, SequenceCost
 from workloads import (
     GENERATORS,
     CheckedTrace,
@@ -226,10 +227,23 @@ def num_blocks_of(config: RunConfig, workload: Workload) -> int:
     )
 
 
-def cost_of(config: RunConfig) -> tuple[CostModel, str]:
-    """Load the cost model of a configuration and name it."""
+def cost_of(config: RunConfig) -> tuple[CostModel | SequenceCost, str]:
+    """Load the cost model of a configuration and name it.
+
+    Raises
+    ------
+    UsageError
+        The file or folder cannot be used, or does not go with the other settings.
+    """
+    if config.cost is not None and Path(config.cost).is_dir():
+        if config.cascade:
+            raise UsageError(
+                f"--cascade {config.cascade:g} does not go with --cost {config.cost}: measured "
+                "kernels read every sequence's keys; leave it out."
+            )
+        return OperatorCost(Path(config.cost)), config.cost
     if config.cost is not None:
-        return load_cost(config.cost), config.cost
+        return load_cost(config.cost, config.block_size), config.cost
     return load_preset(config.model, config.gpu).cost, f"{config.model}/{config.gpu}"
 
 
@@ -273,7 +287,8 @@ def build_engine(
     recorder: Recorder,
     *,
     wrap: Callable[[Allocator, Clock], Allocator] = lambda allocator, _: allocator,
-    cost: CostModel | None = None,
+    cost: CostModel | SequenceCost | None = None,
+    on_step: OnStep | None = None,
 ) -> Engine:
     """Put policy, scheduler, cost and overhead of a configuration together.
 
@@ -288,7 +303,9 @@ def build_engine(
     wrap
         Puts something around the allocator, given the engine's clock.
     cost
-        Prices every step, cache management included, instead of what the configuration names.
+        Prices every step instead of what the configuration names.
+    on_step
+        Called at the end of every step; see `Engine`.
     """
 
     def make_allocator(clock: Clock) -> Allocator:
@@ -314,9 +331,10 @@ def build_engine(
         recorder,
         reuse="prefill" if config.reuse == "prefill" else "all",
         closed_loop=config.sessions == "closed",
-        overhead=None if cost else overhead_of(config)[0],
+        overhead=overhead_of(config)[0],
         overlap=config.overlap,
         cascade=config.cascade,
+        on_step=on_step,
     )
 
 

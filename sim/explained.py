@@ -126,6 +126,7 @@ def _prepare(config: RunConfig, example: str | None) -> tuple[RunConfig, tuple[R
         workload=example,
         block_size=told.block_size,
         kv_capacity=f"{told.num_blocks}blocks",
+        overhead="none",
         policy_args=config.policy_args or _ARTICLE_ARGS.get(config.policy, ()),
     )
     return config, _requests_of(told), told.num_blocks

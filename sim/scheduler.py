@@ -16,6 +16,7 @@ from sim.types import (
     Batch,
     CacheWork,
     OperationCounts,
+    PrefixMatch,
     Request,
     Sequence,
 )
@@ -33,11 +34,16 @@ class SchedulerConfig:
         Tokens that a step may compute; longer prompts are prefilled in chunks.
     long_prefill_token_threshold
         Tokens of one sequence that a step may compute; 0 sets no limit.
+    reserve_full_prompt
+        Admit a sequence only where its whole prompt finds room now, not just its first chunk, as
+        later vLLM does (``scheduler_reserve_full_isl``, on in 0.19). Blocks are still taken chunk
+        by chunk.
     """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     long_prefill_token_threshold: int = 0
+    reserve_full_prompt: bool = False
 
     def __post_init__(self) -> None:
         for name, minimum in (
@@ -117,8 +123,14 @@ class Scheduler:
         """Whether anything waits or runs."""
         return bool(self.running or self.waiting)
 
-    def schedule(self) -> Step:
+    def schedule(self, *, in_flight: bool = False) -> Step:
         """Hand out the token budget of one step: running sequences first, then admissions.
+
+        Parameters
+        ----------
+        in_flight
+            A step that was scheduled before is not released yet. Where everybody waits for its
+            blocks, the step is empty, which is no fault of the policy.
 
         Raises
         ------
@@ -136,7 +148,7 @@ class Scheduler:
         # Blocks were short a moment ago: whoever is admitted now would be preempted next.
         if not step.preempted:
             self._admit_waiting(step, budget)
-            if not step.scheduled and self.waiting:
+            if not step.scheduled and self.waiting and not in_flight:
                 raise self._never_served(self.waiting[0])
         step.work.num_evicted_blocks = counts.evictions - evictions
         step.work.num_scanned_entries = counts.entries_scanned - scanned
@@ -144,6 +156,11 @@ class Scheduler:
 
     def complete(self, step: Step) -> None:
         """Apply the end of a step: tokens are computed, new ones come out, requests finish."""
+        self.advance(step)
+        self.release(step)
+
+    def advance(self, step: Step) -> None:
+        """Count what a step computes as computed; who ends with it runs no longer."""
         allocator = self.allocator
         for seq, num_new_tokens in step.scheduled:
             seq.num_computed_tokens += num_new_tokens
@@ -160,11 +177,16 @@ class Scheduler:
                     step.first_tokens.append(seq)
             if seq.num_tokens == num_total_tokens:
                 step.finished.append(seq)
-                allocator.free(seq)
         if step.finished:
-            self._freed = step.finished
             done = {seq.request_id for seq in step.finished}
             self.running = [seq for seq in self.running if seq.request_id not in done]
+
+    def release(self, step: Step) -> None:
+        """Take back the blocks of those who ended with a step."""
+        for seq in step.finished:
+            self.allocator.free(seq)
+        if step.finished:
+            self._freed = step.finished
 
     def _num_new_tokens(self, num_uncomputed: int, budget: int) -> int:
         threshold = self.config.long_prefill_token_threshold
@@ -192,6 +214,14 @@ class Scheduler:
             budget -= num_new_tokens
             index += 1
         return budget
+
+    def _has_room(self, seq: Sequence, match: PrefixMatch) -> bool:
+        """Whether the pool has a free block for each that ``seq`` lacks beside its hits."""
+        allocator = self.allocator
+        num_blocks = -(-seq.num_tokens // allocator.block_size) - len(match.block_ids)
+        # A policy whose hits may be free blocks says how many are left beside them.
+        count = getattr(allocator, "num_free_blocks_beside", None)
+        return num_blocks <= (count(match) if count is not None else allocator.usage().free)
 
     def _count_append(self, work: CacheWork, seq: Sequence, num_new_tokens: int) -> None:
         num_blocks, filled = divmod(seq.num_computed_tokens, self.allocator.block_size)
@@ -255,6 +285,8 @@ class Scheduler:
             step.num_block_queries += match.num_queried_blocks
             step.num_block_hits += match.num_hit_blocks
             num_new_tokens = self._num_new_tokens(seq.num_tokens - match.num_tokens, budget)
+            if self.config.reserve_full_prompt and not self._has_room(seq, match):
+                return
             if not allocator.allocate(seq, match, num_new_tokens):
                 step.work.num_refusals += 1
                 step.work.num_refused_hits += match.num_hit_blocks

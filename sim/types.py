@@ -360,11 +360,25 @@ class OperationCounts:
     evictions: int = 0
 
 
+@runtime_checkable
 class CostModel(Protocol):
-    """Prices a step."""
+    """Prices a step by its sums."""
 
     def step_ns(self, batch: Batch) -> int:
         """Time of the model's forward pass over ``batch``, ns; at least 1."""
+        ...
+
+
+class SequenceCost(Protocol):
+    """Prices a step by its sequences, for what their sum does not tell.
+
+    The engine asks after the step is scheduled and before it ends: ``num_computed_tokens`` is what
+    was there before the step, and the block tables are those that the step computes over. What
+    executes a step rather than pricing it stands here too.
+    """
+
+    def sequences_ns(self, scheduled: list[tuple[Sequence, int]]) -> int:
+        """Time of a step in which each sequence computes so many tokens, ns; at least 1."""
         ...
 
 

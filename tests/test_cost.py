@@ -2,14 +2,14 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from helpers import batch_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cost import LinearCost, StepCost, load_cost, save_cost
+from sim.cost import EagerStepCost, LinearCost, StepCost, at_block_size, load_cost, save_cost
 from sim.errors import UsageError
 from sim.presets import list_presets, load_preset
 from sim.types import Batch
@@ -42,6 +42,21 @@ def test_step_cost_of_both_together_charges_all_keys_as_a_prefill_step_does():
     # One chunk of 9 after 0 (45 pairs, 9 keys) and one decode after 99 (100 and 100):
     # 5000 + 2 * 145 + 6.5 * 109 + 14 = 6012.5, and a half is rounded up.
     assert COST.step_ns(batch_of((9, 0), (1, 99))) == 6013
+
+
+def test_an_eager_step_takes_its_launches_on_top():
+    eager = EagerStepCost(**asdict(COST), launch_ns=250.0)
+    for batch in (batch_of((10, 20)), batch_of((9, 0), (1, 99))):
+        assert eager.step_ns(batch) == COST.step_ns(batch) + 250
+
+
+def test_a_token_read_costs_its_share_of_a_block():
+    smaller = at_block_size(COST, 4, measured_at=16, ns_per_block=32.0)
+    # 8 ns of a block of 4 instead of 2 ns of one of 16.
+    assert smaller == replace(COST, ns_per_context_token=5 + 8 - 2)
+    assert at_block_size(COST, 16, measured_at=16, ns_per_block=32.0) == COST
+    # No block makes reading cheaper than nothing.
+    assert at_block_size(COST, 64, measured_at=1, ns_per_block=32.0).ns_per_context_token == 0
 
 
 def test_linear_cost_is_exact_beyond_floats():

@@ -144,6 +144,58 @@ def test_times_of_two_requests_that_share_steps():
     assert steps["num_cached_blocks"].tolist() == [1, 2, 2]
 
 
+def test_a_cost_by_sequences_sees_the_step_before_it_ends():
+    seen = []
+
+    class BySequence:
+        def sequences_ns(self, scheduled):
+            for seq, num_new_tokens in scheduled:
+                table = engine.allocator.block_table(seq)
+                seen.append((seq.request_id, num_new_tokens, seq.num_computed_tokens, len(table)))
+            return 7 * len(scheduled)
+
+    recorder = Recorder()
+    engine = Engine(
+        lambda clock: make("vllm_v1", 100, 4, clock), SchedulerConfig(), BySequence(), recorder
+    )
+    engine.run(requests_of((range(6), range(100, 102)), (range(6, 9), [200])))
+    # In the last step r0 still holds its blocks; r1 ended in the first one.
+    assert seen == [("r0", 6, 0, 2), ("r1", 3, 0, 1), ("r0", 1, 6, 2)]
+    assert recorder.end_ns == 14 + 7
+
+
+def test_scheduled_ahead_a_request_joins_the_step_after_the_next():
+    # Steps of 10 ns. r0 runs in the first and, scheduled at 0 as well, the second; r1 comes at 5,
+    # is taken in at 10, when the third step is scheduled, and has its token when that ends.
+    requests = requests_of((range(3), [50, 51, 52, 53]), ([9, 8], [7]), arrivals_ns=[0, 5])
+    sync = run(requests, cost=Cost(10))
+    ahead = run(requests, cost=Cost(10), ahead=True)
+    assert times_of(sync) == {"r0": (0, 10, 40), "r1": (10, 20, 20)}
+    assert times_of(ahead) == {"r0": (0, 10, 40), "r1": (10, 30, 30)}
+
+
+def test_scheduled_ahead_blocks_of_who_ends_are_missed_for_a_step():
+    # Two blocks: r0 holds both until its step ends at 10; what is scheduled at 0 and cannot run
+    # is scheduled again then.
+    requests = requests_of((range(8), [50]), (range(20, 28), [60]))
+    ahead = run(requests, num_blocks=2, cost=Cost(10), ahead=True)
+    assert times_of(ahead) == {"r0": (0, 10, 10), "r1": (10, 20, 20)}
+    # With a third request running on, it waits for a step longer than without.
+    requests = requests_of((range(8), [50]), (range(40, 43), [1, 2, 3, 4]), (range(20, 28), [60]))
+    limits = {"max_num_batched_tokens": 11}
+    sync = run(requests, num_blocks=4, cost=Cost(10), limits=limits)
+    ahead = run(requests, num_blocks=4, cost=Cost(10), limits=limits, ahead=True)
+    assert times_of(sync)["r2"] == (10, 20, 20)
+    assert times_of(ahead)["r2"] == (10, 30, 30)
+
+
+def times_of(result):
+    return {
+        name: (record.admitted_ns, record.first_token_ns, record.finished_ns)
+        for name, record in result.records.items()
+    }
+
+
 def test_outputs_of_0_and_1_tokens_have_no_time_per_output_token():
     requests = requests_of((range(4), []), (range(10, 14), [1]))
     table = request_table(run(requests).recorder, "run")

@@ -91,6 +91,32 @@ def test_chunks_take_blocks_as_they_come():
     assert used == [2, 3, 3, 4]
 
 
+def test_with_the_whole_prompt_reserved_nobody_is_admitted_for_a_chunk():
+    # 8 blocks; a holds 4 and grows to 5, b needs 4 for its prompt and 1 for its first chunk.
+    for reserve, admitted in ((False, "b"), (True, "")):
+        bench = Bench("vllm_v1", 8, max_num_batched_tokens=20, reserve_full_prompt=reserve)
+        bench.add((16, 4))
+        bench.step()
+        bench.add((16, 1))
+        bench.scheduler.config = SchedulerConfig(
+            max_num_batched_tokens=5, reserve_full_prompt=reserve
+        )
+        assert names(seq for seq, _ in bench.step().admitted) == admitted
+
+
+def test_a_reserved_prompt_counts_its_hits_but_no_hit_as_free():
+    # 6 blocks: a ends and leaves 3 cached ones, which are free as well.
+    bench = Bench("vllm_v1", 6, max_num_batched_tokens=100, reserve_full_prompt=True)
+    bench.add((range(12), 1))
+    bench.step()
+    # b hits two of them and needs three more: four are left beside the hits.
+    bench.add((list(range(8)) + list(range(50, 62)), 1))
+    assert scheduled(bench.step()) == {"b": 12}
+    # c holds four blocks and d, whose prefix b left, needs three beside its two hits: none are.
+    bench.add((16, 4), (list(range(8)) + list(range(70, 82)), 1))
+    assert names(seq for seq, _ in bench.step().admitted) == "c"
+
+
 def test_the_threshold_caps_each_sequence():
     bench = Bench(max_num_batched_tokens=100, long_prefill_token_threshold=4)
     bench.add((10, 1), (3, 1), (4, 1))

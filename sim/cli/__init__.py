@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import typer
 
 from sim.cli import (
+    calibrate,
     curve,
     explain,
     overhead,
@@ -16,8 +17,10 @@ from sim.cli import (
     policies,
     presets,
     profiles,
+    prove,
     run,
     sweep,
+    validate,
     verify,
     workload,
 )
@@ -47,6 +50,9 @@ app.command("policies")(policies.command)
 app.command("presets")(presets.command)
 app.command("profiles")(profiles.command)
 app.command("verify")(verify.command)
+app.command("validate")(validate.command)
+app.command("prove")(prove.command)
+app.command("calibrate")(calibrate.command)
 
 
 @app.callback(invoke_without_command=True)

@@ -16,21 +16,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-NUM_LAYERS: Final = 32
+from sim.operators import LAYER_KERNELS, NUM_LAYERS, STEP_KERNELS
+
 MAX_CONTEXT_TOKENS: Final = 41_408
 """KV cache of the profiled engine; steps that read more never happen in it."""
-
-LAYER_KERNELS: Final = (
-    # Two of the norms and one of each other kernel per layer.
-    ("layernorm", 2),
-    ("qkv_proj", 1),
-    ("rotary_emb", 1),
-    ("o_proj", 1),
-    ("gate_up_proj", 1),
-    ("act_fn", 1),
-    ("down_proj", 1),
-)
-STEP_KERNELS: Final = ("embedding", "final_layernorm")
 
 # Mixed steps are 98 % of the profile. These few leave decodes and prefills their say in the fit.
 MIXED_CHUNKS: Final = (64, 256, 1024)
@@ -62,7 +51,7 @@ def steps_from_kernels(folder: Path) -> pd.DataFrame:
     num_tokens = chunk + decodes
     num_sequences = (chunk > 0) + decodes
     per_layer = steps["time_us"].to_numpy() + sum(
-        count * _at(dense, name, num_tokens) for name, count in LAYER_KERNELS
+        count * _at(dense, name, num_tokens) for name, count in LAYER_KERNELS.items()
     )
     once = sum(_at(dense, name, num_tokens) for name in STEP_KERNELS) + sum(
         _at(per_sequence, name, num_sequences) for name in per_sequence["layer"].unique()
