@@ -22,7 +22,7 @@ from sim.overhead import OverheadProfile
 from sim.recorder import Recorder, RequestColumns
 from sim.scheduler import SchedulerConfig
 from sim.types import CacheWork, Request
-from workloads.content import Segments, UniformSegments
+from workloads.content import Segments
 
 FAST_POLICIES = [name for name in policies.names() if pool_rules_of(policies.load(name))]
 
@@ -97,7 +97,7 @@ def segmented(rows, segment_size):
     numbers = {}
     tail_base = 10**6
     contents = []
-    for index, (ids, cut, own, output) in enumerate(rows):
+    for ids, cut, own, output in rows:
         path, bases = (), []
         for name in ids:
             path = (*path, name)
@@ -106,17 +106,12 @@ def segmented(rows, segment_size):
         bases = bases[: -(-num_head // segment_size)]
         prompt = num_head + own if num_head + own else 1
         total = prompt + output
-        if index % 3:
-            starts = np.arange(len(bases)) * segment_size
-            ends = np.append(starts[1:], [num_head, total][: (num_head > 0) + (total > num_head)])
-            if num_head == 0:
-                ends = np.array([total])
-            all_bases = [*bases, tail_base] if total > num_head else bases
-            content = Segments(np.array(all_bases, np.int64), ends.astype(np.int64))
-        else:
-            content = UniformSegments(
-                np.array(bases, np.int64), segment_size, num_head, tail_base, total
-            )
+        starts = np.arange(len(bases)) * segment_size
+        ends = np.append(starts[1:], [num_head, total][: (num_head > 0) + (total > num_head)])
+        if num_head == 0:
+            ends = np.array([total])
+        all_bases = [*bases, tail_base] if total > num_head else bases
+        content = Segments(np.array(all_bases, np.int64), ends.astype(np.int64))
         tail_base += total
         assert content.num_tokens == total
         contents.append((content, prompt, output))
