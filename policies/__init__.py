@@ -17,6 +17,9 @@ A file of this folder that does not begin with an underscore is a policy; it nam
 ``pool_rules``
     Rules by which the fast engine can stand in for the policy, where there are such. They hold for
     the class that names them, not for those that inherit from it.
+``num_blocks_to_hold``
+    A function from blocks, requests and the policy's options to the size of a pool that is never
+    short for them; by default it is those blocks.
 
 An allocator counts what it does in ``counts``, a `sim.types.OperationCounts`; its lookups are not
 counted, since they change nothing. What a loop does is counted once, after it.

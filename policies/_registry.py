@@ -59,10 +59,15 @@ def _load_from_outside(name: str) -> type[Allocator]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, TypeError) as error:
         raise UsageError(
             f"--policy {name!r}: module {module_name!r} cannot be imported ({error}); run in the "
             "folder that holds it or install its package."
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"--policy {name!r}: importing module {module_name!r} raised {type(error).__name__} "
+            f"({error}); mend the module."
         ) from error
     found: Any = getattr(module, class_name, None)
     if not inspect.isclass(found):
@@ -147,11 +152,14 @@ def make(
         allocator: Allocator = policy(
             num_blocks=num_blocks, block_size=block_size, clock=clock, **options
         )
-    except TypeError as error:
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
         if ":" not in name:
             raise
         raise UsageError(
-            f"--policy {name!r} cannot be made ({error}); its constructor takes num_blocks, "
-            "block_size and clock, and options of its own as keywords with a default."
+            f"--policy {name!r} cannot be made ({type(error).__name__}: {error}); its constructor "
+            "takes num_blocks, block_size and clock, and options of its own as keywords with a "
+            "default."
         ) from error
     return allocator

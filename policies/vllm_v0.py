@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from itertools import takewhile
@@ -114,6 +115,16 @@ class VllmV0:
         self._last_access_ns: dict[str, int] = {}
         # Registered in this step, to be hit from the next one on.
         self._touched: list[int] = []
+
+    @staticmethod
+    def num_blocks_to_hold(
+        num_blocks: int, num_requests: int, *, watermark: float = 0.01, **_: object
+    ) -> int:
+        """Size a pool in which so many blocks of so many requests never want for room.
+
+        The watermark stays free, and a decoding request asks for a free block for one that it has.
+        """
+        return math.ceil((num_blocks + num_requests) / (1 - watermark)) + 1
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:
         """Find how many leading blocks are cached and computed.

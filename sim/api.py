@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from sim import experiment
@@ -249,22 +250,35 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 def _axes(given: Mapping[str, Any]) -> Axes:
     axes: Axes = {}
     for name, value in given.items():
-        parts = (
-            {f"{name}.{key}": entry for key, entry in value.items()}
-            if isinstance(value, Mapping)
-            else {name: value}
-        )
-        axes |= {
-            key: list(entry) if isinstance(entry, list | tuple | range) else [entry]
-            for key, entry in parts.items()
-        }
+        if name in ("workload_args", "policy_args"):
+            if not isinstance(value, Mapping):
+                raise UsageError(
+                    f"{name} {value!r} must be a mapping from dial to value or list of values, "
+                    'such as {"hit_rate": [0.2, 0.5]}.'
+                )
+            axes |= {f"{name}.{key}": _values(f"{name}.{key}", one) for key, one in value.items()}
+        else:
+            axes[name] = _values(name, value)
     return axes
+
+
+def _values(name: str, value: Any) -> list[Any]:  # noqa: ANN401
+    if isinstance(value, np.ndarray | pd.Series):
+        value = value.tolist()
+    if isinstance(value, set | Mapping):
+        raise UsageError(f"{name} {value!r} must be a value or a list of values.")
+    values = list(value) if isinstance(value, list | tuple | range) else [value]
+    if not values:
+        raise UsageError(f"{name} is an empty list; give at least one value.")
+    return values
 
 
 def _sweep(axes: Axes, folder: Path, jobs: int, keep_steps: bool, fresh: bool) -> Results:
     for name in axes:
         if name.partition(".")[0] not in RunConfig.__dataclass_fields__:
             raise UsageError(f"{name!r} is no setting; see the fields of sim.config.RunConfig.")
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise UsageError(f"jobs {jobs!r} must be a whole number of at least 1.")
     configs = expand(axes)
     for config in configs:
         experiment.check(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from sim.errors import UsageError
 from sim.types import Request
@@ -18,11 +18,12 @@ _FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>%|blocks|tokens|gib|)"
 def num_usable_blocks(
     capacity: str,
     block_size: int,
-    requests: Iterable[Request],
+    requests: Sequence[Request],
     *,
     num_distinct_tokens: Callable[[], int],
     num_gpu_tokens: Callable[[], int],
     num_bytes_per_token: Callable[[], int],
+    num_blocks_to_hold: Callable[[int, int], int] = lambda num_blocks, num_requests: num_blocks,
 ) -> int:
     """Resolve a capacity to usable blocks of ``block_size`` tokens.
 
@@ -41,6 +42,8 @@ def num_usable_blocks(
         What the GPU of the preset holds.
     num_bytes_per_token
         KV of a token of the preset's model.
+    num_blocks_to_hold
+        Blocks that the policy asks of a pool which so many blocks of so many requests never fill.
 
     Raises
     ------
@@ -50,7 +53,8 @@ def num_usable_blocks(
     text = capacity.strip().lower()
     if text == "infinite":
         num_blocks = sum(-(-request.num_kv_tokens // block_size) for request in requests)
-        return _checked(capacity, max(1, num_blocks), block_size)
+        num_blocks = num_blocks_to_hold(max(1, num_blocks), len(requests))
+        return _checked(capacity, num_blocks, block_size)
     if text == "auto":
         num_tokens = float(num_gpu_tokens())
     else:
@@ -66,7 +70,7 @@ def num_usable_blocks(
             raise UsageError(
                 f"--kv-capacity {capacity[:12]!r}... is more than any memory holds; lower it."
             )
-        if form["unit"] != "%" and not number.is_integer():
+        if form["unit"] not in ("%", "gib") and not number.is_integer():
             raise UsageError(
                 f"--kv-capacity {capacity!r} must be a whole number of {form['unit'] or 'tokens'}; "
                 "drop the fraction."

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.errors import UsageError
-from sim.types import Allocator, BlockUsage, PrefixMatch, Sequence
+from sim.types import Allocator, BlockUsage, OperationCounts, PrefixMatch, Sequence
+
+_MAX = 2**63
+"""Tables hold whole numbers below this."""
 
 
 class Checked:
@@ -31,20 +34,30 @@ class Checked:
     def __init__(self, allocator: Allocator, name: str) -> None:
         self._allocator = allocator
         self._name = name
-        self.num_blocks = self._ask("num_blocks", lambda: allocator.num_blocks)
-        self.block_size = self._ask("block_size", lambda: allocator.block_size)
+        self.num_blocks = self._whole("num_blocks", lambda: allocator.num_blocks)
+        self.block_size = self._whole("block_size", lambda: allocator.block_size)
+        if not isinstance(getattr(allocator, "counts", OperationCounts()), OperationCounts):
+            raise self._error("counts", "is not a sim.types.OperationCounts")
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the allocator has
         # A copy or an unpickled object has no allocator yet, and must not look for it for ever.
         if name == "_allocator":
             raise AttributeError(name)
-        return getattr(self._allocator, name)
+        found = getattr(self._allocator, name)
+        if not callable(found):
+            return found
+        return lambda *args: self._ask(name, lambda: found(*args))
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:
         """Look up; what is hit must leave a token to compute."""
         match = self._ask("match_prefix", lambda: self._allocator.match_prefix(seq))
         if not isinstance(match, PrefixMatch):
             raise self._error("match_prefix", f"returned {match!r}, not a sim.types.PrefixMatch")
+        numbers = (match.num_tokens, match.num_hit_blocks, match.num_queried_blocks)
+        if not all(type(number) is int and 0 <= number < _MAX for number in numbers[1:]) or (
+            type(match.num_tokens) is not int
+        ):
+            raise self._error("match_prefix", f"returned {match!r}, whose numbers are none")
         if not 0 <= match.num_tokens < seq.num_tokens:
             raise self._error(
                 "match_prefix",
@@ -82,22 +95,27 @@ class Checked:
 
     def block_table(self, seq: Sequence) -> list[int]:
         """Block ids of ``seq``, in order."""
-        table: list[int] = self._ask("block_table", lambda: self._allocator.block_table(seq))
+        table = self._ask("block_table", lambda: self._allocator.block_table(seq))
+        if not isinstance(table, list):
+            raise self._error("block_table", f"returned {table!r}, not a list of block ids")
         return table
 
     def max_request_blocks(self) -> int:
         """Blocks that a request alone may come to hold."""
-        num_blocks = self._ask("max_request_blocks", self._allocator.max_request_blocks)
-        if not isinstance(num_blocks, int):
-            raise self._error("max_request_blocks", f"returned {num_blocks!r}, not a whole number")
-        return num_blocks
+        return self._whole("max_request_blocks", self._allocator.max_request_blocks, minimum=0)
+
+    def _whole(self, name: str, call: Callable[[], Any], *, minimum: int = 1) -> int:
+        value = self._ask(name, call)
+        if type(value) is not int or not minimum <= value < _MAX:
+            raise self._error(name, f"gives {value!r}, not a whole number of at least {minimum}")
+        return value
 
     def _ask(self, method: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401
         try:
             return call()
         except UsageError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             frame = error.__traceback__
             while frame is not None and frame.tb_next is not None:
                 frame = frame.tb_next

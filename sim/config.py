@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, field, fields
+from os import PathLike, fspath
 from typing import Any, Literal, cast
 
 from sim.errors import UsageError
@@ -240,8 +241,10 @@ def kind_of(setting_field: Field[Any]) -> type:
 
 
 def _normalize_args(name: str, args: object) -> Args:
-    pairs = args.items() if isinstance(args, Mapping) else cast(Args, args)
     option = option_name(name).removesuffix("s")
+    pairs = list(args.items() if isinstance(args, Mapping) else cast(Args, args))
+    if isinstance(args, str) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
+        raise UsageError(f"{option} {args!r} must be pairs of key and value, such as hit_rate=0.5.")
     seen: dict[str, str] = {}
     for key, value in pairs:
         if key in seen:
@@ -283,6 +286,9 @@ def _convert(kind: type, value: object) -> Any:  # noqa: ANN401
         texts = {"true": True, "false": False}
         return texts.get(str(value).lower())
     if kind is str:
+        value = fspath(value) if isinstance(value, PathLike) else value
+        if isinstance(value, str) and "\0" in value:
+            return None
         return str(value) if isinstance(value, str | int | float) and value != "" else None
     if isinstance(value, bool):
         return None

@@ -262,13 +262,15 @@ def cost_from_document(document: Any, where: str) -> StepCost | LinearCost:  # n
 
 def read_json(path: str | Path, what: str = "the cost model") -> Any:  # noqa: ANN401
     """Parse a JSON file, with errors that name it."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise UsageError(f"{path}: {what} is read more than once; save it to a JSON file.")
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"{path}: cannot read {what} ({error.strerror}); name a JSON file that exists."
         ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{path}: not valid JSON ({error}); correct it or write it again."
         ) from error

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import simpy
 
+from sim.errors import UsageError
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
 from sim.types import (
@@ -19,7 +20,9 @@ from sim.types import (
     SequenceCost,
 )
 
-_MIN_SEQS, _MIN_COMMON_TOKENS = 8, 256
+_MAX_NS = 2**63 - 1
+
+MIN_CASCADE_SEQS, _MIN_COMMON_TOKENS = 8, 256
 """From when on vLLM 0.8.5 uses cascade attention."""
 
 Process = Generator[simpy.Event, Any, None]
@@ -217,6 +220,11 @@ class Engine(EventLoop):
             end_ns = start_ns + (
                 max(gpu_ns, overhead_ns) if self._overlap else gpu_ns + overhead_ns
             )
+            if end_ns > _MAX_NS:
+                raise UsageError(
+                    "the run takes more than 292 simulated years, the longest time that can be "
+                    "told; lower the coefficients of --cost or --overhead, or raise the rate."
+                )
             recorder.priced(gpu_ns, overhead_ns)
             recorder.snapshot_step(step, start_ns, end_ns, queues, self.allocator.usage)
             yield self._env.timeout(end_ns - start_ns)
@@ -270,7 +278,7 @@ class Engine(EventLoop):
         count_blocks = getattr(self.allocator, "num_common_prefix_blocks", None)
         num_seqs = len(step.scheduled)
         # Where not all that run are in the step, a block that all hold may not serve all of it.
-        if count_blocks is None or not _MIN_SEQS <= num_seqs == len(self.scheduler.running):
+        if count_blocks is None or not MIN_CASCADE_SEQS <= num_seqs == len(self.scheduler.running):
             return
         num_blocks = count_blocks(step.scheduled[0][0], num_seqs)
         num_tokens = num_blocks * self.allocator.block_size

@@ -16,7 +16,7 @@ from sim.capacity import num_usable_blocks
 from sim.checked import Checked
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
-from sim.engine import Engine, OnStep
+from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
 from sim.identity import digests, run_id_of
@@ -224,7 +224,17 @@ def num_blocks_of(config: RunConfig, workload: Workload) -> int:
         num_distinct_tokens=lambda: workload.num_distinct_prompt_tokens,
         num_gpu_tokens=lambda: load_preset(config.model, config.gpu).kv_capacity_tokens(),
         num_bytes_per_token=lambda: load_preset(config.model, config.gpu).model.kv_bytes_per_token,
+        num_blocks_to_hold=_room_of(config),
     )
+
+
+def _room_of(config: RunConfig) -> Callable[[int, int], int]:
+    policy: Any = policies.load(config.policy)
+    args = policies.convert_args(config.policy, policy, dict(config.policy_args))
+    size = getattr(policy, "num_blocks_to_hold", None)
+    if size is None:
+        return lambda num_blocks, num_requests: num_blocks
+    return lambda num_blocks, num_requests: int(size(num_blocks, num_requests, **args))
 
 
 def cost_of(config: RunConfig) -> tuple[CostModel | SequenceCost, str]:
@@ -256,8 +266,16 @@ def overhead_of(config: RunConfig) -> tuple[OverheadProfile, str]:
     policy: Any = policies.load(config.policy)
     args = policies.convert_args(config.policy, policy, dict(config.policy_args))
     profiles = getattr(policy, "overhead_profiles", {})
-    chosen = profiles(**args) if callable(profiles) else profiles
-    return resolve(config.overhead, config.policy, dict(chosen))
+    try:
+        chosen = dict(profiles(**args) if callable(profiles) else profiles)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"--policy {config.policy!r}: overhead_profiles gives no mapping from 'vllm' and 'own' "
+            f"to names of profiles ({type(error).__name__}: {error}); mend the policy."
+        ) from error
+    return resolve(config.overhead, config.policy, chosen)
 
 
 def check(config: RunConfig) -> None:
@@ -466,7 +484,26 @@ def _doubts(config: RunConfig, workload: Workload, summary: dict[str, Any]) -> l
             f"{summary['num_rejected']} of {summary['num_requests']} requests can never fit in "
             f"{summary['num_blocks']} blocks and were rejected; no rate counts them."
         )
-    return doubts
+    return doubts + _without_effect(config, workload)
+
+
+def _without_effect(config: RunConfig, workload: Workload) -> list[str]:
+    """Name the settings that change nothing in this run."""
+    said = []
+    if config.sessions == "closed" and not any(r.session_id for r in workload.requests):
+        said.append(
+            f"--sessions closed changes nothing: {workload.name} names no sessions, so every "
+            "request comes by itself."
+        )
+    if config.cascade and config.max_num_seqs < MIN_CASCADE_SEQS:
+        said.append(
+            f"--cascade {config.cascade:g} changes nothing with --max-num-seqs "
+            f"{config.max_num_seqs}: vLLM reads a common prefix once from {MIN_CASCADE_SEQS} "
+            "sequences on."
+        )
+    if config.overlap and config.overhead == "none":
+        said.append("--overlap changes nothing with --overhead none: there is nothing to overlap.")
+    return said
 
 
 def _show_args(args: Args) -> str:

@@ -52,7 +52,7 @@ def read_axes(path: Path) -> Axes:
         raise UsageError(
             f"{path} cannot be read ({error.strerror}); name a TOML file of settings."
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} is not TOML ({error}); a sweep file has lines such as "
             'policy = ["vllm_v0", "vllm_v1"].'
@@ -65,6 +65,8 @@ def _axes(path: Path, data: Mapping[str, Any]) -> Axes:
     axes: Axes = {}
     for raw_name, value in data.items():
         name = raw_name.replace("-", "_")
+        if name in axes:
+            raise UsageError(f"{path}: {name!r} is given twice, with - and with _; leave one out.")
         if name in _TABLES and isinstance(value, dict):
             for key, entry in value.items():
                 axes[f"{name}.{key}"] = entry if isinstance(entry, list) else [entry]

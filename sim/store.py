@@ -39,7 +39,7 @@ _ORDER = [
 _PART = ".part-"
 """Beginning of the name of a folder that a run is being written into."""
 
-_LATER = ("workload_digest", "cost_digest", "overhead_digest")
+_LATER = ("workload_digest", "policy_digest", "cost_digest", "overhead_digest")
 """Columns that results of earlier releases lack; they are read as empty."""
 
 
@@ -108,6 +108,10 @@ class ResultStore:
     def summaries(self) -> pd.DataFrame:
         """Collect the summary table over all runs, in an order that depends on nothing else."""
         rows = self._rows()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(
+                f"{self.folder} is no folder; name the results folder of 'run -o' or 'sweep -o'."
+            )
         if not rows:
             raise UsageError(
                 f"{self.folder} holds no results; make some with 'prefixsim run WORKLOAD -o "
@@ -159,7 +163,7 @@ class ResultStore:
         rows = {file: _read_row(file) for file in files if file.is_file()}
         try:
             make_frame("summary", list(rows.values()))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             for file, row in rows.items():
                 _check_row(file, row)
             raise
@@ -181,7 +185,9 @@ def _read_row(file: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         what = f"is cut off or no JSON: {error.msg} in line {error.lineno}"
         raise _broken(file, what if file.stat().st_size else "is empty") from error
-    except (UnicodeDecodeError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
+        raise _broken(file, "is no record of a run") from error
+    except (KeyError, TypeError) as error:
         raise _broken(file, "is no record of a run") from error
     if run_id != file.parent.name:
         raise _broken(file, f"is the record of another run, {run_id}")
@@ -199,7 +205,7 @@ def _read_row(file: Path) -> dict[str, Any]:
 def _check_row(file: Path, row: dict[str, Any]) -> None:
     try:
         make_frame("summary", [row])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise _broken(file, f"has a value of the wrong kind in its summary: {error}") from error
 
 

@@ -11,7 +11,7 @@ BLANK = {"str": "", "bool": False, "int64": 0, "float64": 0.0}
 DEFAULTS = {
     name: getattr(RunConfig(), name)
     for name in (
-        *("trace_block_size", "reuse", "arrival", "rate_scale", "max_num_seqs"),
+        *("partial_blocks", "reuse", "arrival", "rate_scale", "max_num_seqs"),
         "max_num_batched_tokens",
     )
 }

@@ -2,6 +2,8 @@
 
 import json
 
+import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -76,6 +78,11 @@ def test_a_grid_file_is_overridden_by_what_is_given(tmp_path):
         (lambda: sim.sweep(polcy=["none"]), "'polcy' is no setting"),
         (lambda: sim.run("nope"), "neither a generator"),
         (lambda: sim.sweep(**SMALL, kv_capacity=[1, 2]), "2 of 2 points failed: --kv-capacity '1'"),
+        (lambda: sim.sweep(workload_args=(("hit_rate", "0.2"),)), "must be a mapping from dial"),
+        (lambda: sim.sweep(policy_args="watermark=0.1"), "policy_args .* must be a mapping"),
+        (lambda: sim.sweep(policy=[]), "policy is an empty list; give at least one value."),
+        (lambda: sim.sweep(policy={"none"}), "policy .* must be a value or a list of values"),
+        (lambda: sim.sweep(jobs=0, **SMALL), "jobs 0 must be a whole number of at least 1."),
         (lambda: sim.load("/nope"), "holds no results"),
     ],
 )
@@ -87,3 +94,8 @@ def test_bad_input_is_the_same_sentence(call, sentence):
 def test_nothing_else_is_offered():
     with pytest.raises(AttributeError, match="module 'sim' has no attribute 'nope'"):
         _ = sim.nope
+
+
+def test_arrays_are_axes(tmp_path):
+    results = sim.sweep(block_size=np.array([8, 16]), kv_capacity=pd.Series([4096, 8192]), **SMALL)
+    assert results.summary["kv_capacity_tokens"].tolist() == [4096, 8192, 4096, 8192]

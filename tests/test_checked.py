@@ -7,6 +7,7 @@ import pytest
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import run
+from sim.explained import tell
 
 SMALL = {"workload_args": {"num_requests": 5, "prompt": 64, "output": 4, "num_prefixes": 2}}
 
@@ -59,14 +60,36 @@ def outside(tmp_path, monkeypatch):
             "usage counts 0 used and 0 free blocks of",
         ),
         ("def usage(self):\n    return 1", "usage returned 1, not a sim.types.BlockUsage"),
-        ("def max_request_blocks(self):\n    return '9'", "max_request_blocks returned '9'"),
+        (
+            "def max_request_blocks(self):\n    return '9'",
+            "max_request_blocks gives '9'",
+        ),
+        (
+            "def match_prefix(self, seq):\n    return PrefixMatch((), 0, 'x', 0)",
+            "match_prefix returned PrefixMatch.*, whose numbers are none",
+        ),
+        ("def free(self, seq):\n    raise SystemExit(0)", "free raised SystemExit: 0"),
+        (
+            "counts = 'x'\ndef __init__(self, *a, **k):\n    super().__init__(*a, **k)\n"
+            "    self.counts = 'x'",
+            "counts is not a sim.types.OperationCounts",
+        ),
+        (
+            "def __init__(self, *a, **k):\n    super().__init__(*a, **k)\n    self.block_size = 0",
+            "block_size gives 0, not a whole number of at least 1",
+        ),
+        (
+            "def __init__(self, *a, **k):\n    raise ValueError('no')",
+            "cannot be made .ValueError: no.; its constructor takes",
+        ),
+        ("overhead_profiles = 'abc'", "overhead_profiles gives no mapping from 'vllm' and 'own'"),
         (
             "def allocate(self, seq, match, num_tokens):\n    return False",
             "the policy refuses blocks to request .* although nothing else runs",
         ),
         (
             "def __init__(self, num_blocks):\n    pass",
-            r"cannot be made \(.*\); its constructor takes num_blocks, block_size and clock",
+            r"cannot be made \(TypeError: .*\); its constructor takes num_blocks",
         ),
     ],
 )
@@ -104,3 +127,33 @@ def test_options_are_those_beyond_what_every_policy_takes(outside):
     outside(body)
     with pytest.raises(UsageError, match="has no such option; it takes window"):
         run(RunConfig(policy="outside_policy:Mine", policy_args={"block_size": "3"}))
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("def x(:", "importing module 'broken_policy' raised SyntaxError"),
+        ("raise SystemExit(0)", "importing module 'broken_policy' raised SystemExit"),
+        ("import nothing_of_this_name", "module 'broken_policy' cannot be imported"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch, source, sentence):
+    (tmp_path / "broken_policy.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "broken_policy", raising=False)
+    with pytest.raises(UsageError, match=sentence):
+        run(RunConfig(policy="broken_policy:X"))
+
+
+@pytest.mark.parametrize("name", ["../x:Y", ".x:Y"])
+def test_a_module_is_named_as_python_names_it(name):
+    with pytest.raises(UsageError, match="cannot be imported"):
+        run(RunConfig(policy=name))
+
+
+def test_what_a_policy_shows_beside_the_protocol_is_checked_too(outside):
+    outside("def snapshot(self):\n    raise ValueError('s')")
+    config = RunConfig(policy="outside_policy:Mine", kv_capacity="100blocks", **SMALL)
+    with pytest.raises(UsageError, match="snapshot raised ValueError: s"):
+        tell(config)

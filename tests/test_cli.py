@@ -158,6 +158,8 @@ BAD = [
         ["run", "shared-prefix", "--policy", "vllm_v0", "--policy-arg", "lookup=x"],
         "--policy-arg lookup=x is not a way to look a prefix up",
     ),
+    (["plot", "/dev/null"], "/dev/null is no folder; name the results folder"),
+    (["verify", "/dev/null"], "/dev/null is no file; name recorded logs"),
     (["plot", "nope"], "nope holds no results"),
     (["verify", "nope"], "nope does not exist"),
     (["workload", "describe", "nope"], "neither a generator"),

@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -110,3 +112,58 @@ def test_whole_numbers_have_an_end(name):
 def test_a_capacity_is_whole_and_finite(text):
     with pytest.raises(UsageError, match=r"--kv-capacity '1\S*"):
         run(RunConfig(kv_capacity=text, num_requests=50))
+
+
+@pytest.mark.parametrize("policy", ["vllm_v0", "vllm_v0_scan", "vllm_v1", "vllm_v1_latest", "none"])
+def test_an_infinite_pool_is_never_short_whatever_a_policy_keeps_free(tmp_path, policy):
+    source = trace(tmp_path, (160, 10, list(range(10))), (160, 40, list(range(10, 20))))
+    config = RunConfig(**source, policy=policy, kv_capacity="infinite", rate_scale=1000)
+    summary = run(config).summary
+    assert (summary["num_rejected"], summary["num_preemptions"]) == (0, 0)
+    assert (
+        summary["queue_ms_mean"]
+        == run(replace(config, kv_capacity="1000blocks")).summary["queue_ms_mean"]
+    )
+
+
+def test_a_large_watermark_needs_a_larger_pool(tmp_path):
+    config = RunConfig(
+        **trace(tmp_path, (160, 10, list(range(10)))),
+        policy="vllm_v0",
+        policy_args={"watermark": 0.5},
+        kv_capacity="infinite",
+    )
+    assert run(config).summary["num_finished"] == 1
+
+
+def test_time_has_an_end(tmp_path):
+    path = tmp_path / "cost.json"
+    coefficients = {"step_base_ns": 9 * 10**14, "step_per_token_ns": 9 * 10**14}
+    document = {"form": "linear", "coefficients": {**coefficients, "step_per_seq_ns": 0}}
+    path.write_text(json.dumps(document))
+    config = RunConfig(cost=str(path), num_requests=50)
+    with pytest.raises(UsageError, match="the run takes more than 292 simulated years"):
+        run(config)
+
+
+def test_a_path_names_a_workload_and_odd_arguments_are_refused(tmp_path):
+    path = Path(trace(tmp_path, (16, 1, [1]))["workload"])
+    assert RunConfig(workload=path).workload == str(path)
+    for args in ("hit_rate=1", ["hit_rate=1"], [("a", "b", "c")]):
+        with pytest.raises(UsageError, match="must be pairs of key and value"):
+            RunConfig(workload_args=args)
+    with pytest.raises(UsageError, match="must be text"):
+        RunConfig(cost="a\0b")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"sessions": "closed"}, "--sessions closed changes nothing: shared-prefix names no"),
+        ({"cascade": 0.5, "max_num_seqs": 4}, "--cascade 0.5 changes nothing with --max-num-seqs"),
+        ({"overlap": True, "overhead": "none"}, "--overlap changes nothing with --overhead none"),
+    ],
+)
+def test_a_setting_without_effect_is_named(settings, sentence):
+    (warning,) = run(RunConfig(num_requests=30, **settings)).warnings
+    assert warning.startswith(sentence)

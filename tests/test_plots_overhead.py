@@ -136,6 +136,22 @@ def test_policies_that_never_or_always_pay(loss, said):
     assert low < 1 < high
 
 
+def test_caching_that_pays_from_the_first_rate_on_may_pay_before():
+    figure = plots.overhead_throughput(summary_of(rows_of({"vllm_v1": -0.01}, rates=(0.3, 0.6))))
+    (near,) = [ax for ax in figure.axes if any("pays from" in text for text in texts(ax))]
+    assert any("at most 30.0 %" in text for text in texts(near))
+    assert marks(near) == []
+
+
+def test_rates_at_capacities_of_their_own_make_no_curve():
+    rows = [
+        row for rate, tokens in ((0.3, 40_000), (0.6, 30_000))
+        for row in rows_of({"vllm_v1": 0.01}, rates=(rate,), kv_capacity_tokens=tokens)
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="needs two hit rates at one KV capacity and block size"):
+        plots.overhead_throughput(summary_of(rows))
+
+
 def test_block_sizes_have_a_column_each_and_at_most_three():
     rows = [row for size in (16, 64) for row in rows_of(block_size=size)]
     figure = plots.overhead_throughput(summary_of(rows))

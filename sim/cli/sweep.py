@@ -121,7 +121,7 @@ def command(
     num_done = len(configs) - len(failures)
     note(
         f"{num_done} of {len(configs)} points are in {output} ({len(configs) - len(outcomes)} "
-        f"were there before); draw them with 'prefixsim plot {output}'."
+        "were there before)" + (f"; draw them with 'prefixsim plot {output}'." if num_done else ".")
     )
     if num_done:
         results.write_tables()

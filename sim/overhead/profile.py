@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sim.cost import read_json
+from sim.cost import MAX_COEFFICIENT, read_json
 from sim.errors import UsageError
 from sim.types import CacheWork
 
@@ -118,8 +118,11 @@ def profile_from_document(document: object, name: str) -> OverheadProfile:
         if key not in known:
             raise UsageError(f"{name}: {key!r} is no coefficient; known are {', '.join(known)}.")
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not 0 <= value < float("inf"):
-            raise UsageError(f"{name}: {key} is {value!r} but must be a number of at least 0, ns.")
+        if not good or not 0 <= value < MAX_COEFFICIENT:
+            raise UsageError(
+                f"{name}: {key} is {value!r} but must be a number of ns, at least 0 and below "
+                f"{MAX_COEFFICIENT:g}."
+            )
     missing = [key for key in known if key not in values]
     if missing:
         raise UsageError(f"{name}: {', '.join(missing)} is missing; give every coefficient.")

@@ -92,6 +92,12 @@ def overhead_throughput(summary: pd.DataFrame, reference: pd.DataFrame | None = 
     keep = fewer(shown, DIALS, MAX_LINES)
     notes += left_out(without_hit_rates(known), keep)
     shown = known.loc[keep.index]
+    if _most_rates(shown) < 2:
+        raise UsageError(
+            "--kind overhead needs two hit rates at one KV capacity and block size, but these "
+            "runs have a capacity of its own for each hit rate, as with --kv-capacity in %; sweep "
+            "with a capacity in tokens, blocks or GiB."
+        )
     shown = shown.assign(overhead_percent=100 * shown["overhead_share"])
     lines = lines_of(
         without_hit_rates(shown), ("block_size", "infinite_hit_rate"), ("ratio", "overhead_percent")
@@ -200,6 +206,13 @@ def _draw(ax: Axes, curves: Mapping[str, pd.Series[float]], styles: Mapping[str,
         ax.plot(curve.index, curve, label=label, **styles[label].line(depth))
 
 
+def _say_break_even(at: float, lowest: float) -> str:
+    if np.isnan(at):
+        return "never"
+    # Where caching pays from the first rate that was run on, it may pay before.
+    return f"at most {at:.1f} %" if at == lowest > 0 else f"{at:.1f} %"
+
+
 def _draw_near(ax: Axes, curves: Mapping[str, pd.Series[float]], styles: dict[str, Style]) -> None:
     """Draw close to 1, with the loss at the lowest hit rate and where caching begins to pay."""
     close = [curve[curve < 1.05] for curve in curves.values()]
@@ -211,7 +224,9 @@ def _draw_near(ax: Axes, curves: Mapping[str, pd.Series[float]], styles: dict[st
         # No "-0.0": plus 0.
         percent = round(100 * (float(curves[label].iloc[0]) - 1), 1) + 0.0
         change = f"{percent:+.1f} %".replace("-", "\N{MINUS SIGN}")
-        said.append((label, f"{label}: {change}; " + ("never" if np.isnan(at) else f"{at:.1f} %")))
+        said.append((label, f"{label}: {change}; {_say_break_even(at, lowest)}"))
+        if at == lowest > 0:
+            continue
         ax.plot([at, at], [0, 1], color=styles[label].colour, linestyle=":", label="break-even")
     if len(curves) > _MAX_SAID:
         return

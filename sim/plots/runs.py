@@ -21,6 +21,7 @@ SWEPT = ("block_size", "kv_capacity_tokens", "seed")
 
 DIGESTS = {
     "workload": "workload_digest",
+    "policy": "policy_digest",
     "cost": "cost_digest",
     "overhead": "overhead_digest",
 }

@@ -117,7 +117,8 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
                 f"{path} cannot be read ({error.strerror}); name recorded logs or folders of them."
             ) from error
         if not (is_folder or is_file):
-            raise UsageError(f"{path} does not exist; name recorded logs or folders of them.")
+            what = "is no file" if path.exists() else "does not exist"
+            raise UsageError(f"{path} {what}; name recorded logs or folders of them.")
         if is_file:
             yield path
             continue
