@@ -74,6 +74,12 @@ class Plots:
 
         return plots.against(self._summary, setting)
 
+    def trade_off(self) -> Figure:
+        """Hit rate, share of cache management and unfilled slots against block size."""
+        from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
+
+        return plots.block_size_trade_off(self._summary, self._requests)
+
     def _draw(self, kind: str) -> Figure:
         from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
 
