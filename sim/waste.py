@@ -14,14 +14,15 @@ def unfilled_share(summary: pd.DataFrame, requests: pd.DataFrame) -> pd.Series[f
     Parameters
     ----------
     summary, requests
-        Rows of the tables of these names.
+        Rows of the tables of these names; requests of other runs are left out.
 
     Returns
     -------
     pd.Series[float]
         Unfilled / all slots, 0 to 1, with the index of ``summary``; NaN where nothing finished.
     """
-    done = requests[requests["status"] == "finished"]
+    mine = requests["run_id"].isin(summary["run_id"])
+    done = requests[mine & (requests["status"] == "finished")]
     sizes = done["run_id"].map(summary.set_index("run_id")["block_size"]).astype("int64")
     tokens = done["num_prompt_tokens"] + (done["num_output_tokens"] - 1).clip(lower=0)
     slots = -(-tokens // sizes) * sizes

@@ -41,6 +41,7 @@ def test_unfilled_slots_by_hand():
             ("b", "finished", 4, 0),
             ("b", "rejected", 9, 1),
             ("c", "rejected", 9, 1),
+            ("of another run", "finished", 9, 1),
         ],
         columns=["run_id", "status", "num_prompt_tokens", "num_output_tokens"],
     )
