@@ -40,19 +40,29 @@ def check_shown(notebook):
         question = texts[0].split("\n", 1)[1]
         assert len(question.split()) >= 15, f"{heading}: no prose"
         assert texts[1].startswith("**Answer.** "), heading
-        shown = [set(output["data"]) for output in outputs_of(nbformat.from_dict({"cells": cells}))]
+        outputs = outputs_of(nbformat.from_dict({"cells": cells}))
+        shown = [set(output["data"]) for output in outputs if "data" in output]
         assert len(shown) == 2, heading
         assert "image/png" in shown[0], f"{heading}: no picture"
         assert "text/html" in shown[1], f"{heading}: no table"
 
 
+def others_of(notebook):
+    """The outputs that are not the result of a cell."""
+    return [each for each in outputs_of(notebook) if each["output_type"] != "execute_result"]
+
+
+def is_of_compiling(output):
+    """Whether an output says no more than that something is compiled, once on each machine."""
+    lines = output.get("text", "?").strip().splitlines()
+    return all(line.startswith("prefixsim: compiling ") for line in lines)
+
+
 @every_notebook
 def test_it_runs_quietly_and_shows_what_it_says(path):
     notebook = execute(path, PREFIXSIM_QUICK="1", PREFIXSIM_TRACE="")
-    # Anything on stderr, or an error, is an output of another type.
-    types = {output["output_type"] for output in outputs_of(notebook)}
-    said = [output.get("text") for output in outputs_of(notebook)]
-    assert types == {"execute_result"}, said
+    # An error, or anything on stderr, is an output of another type.
+    assert [output for output in others_of(notebook) if not is_of_compiling(output)] == []
     check_shown(notebook)
 
 
@@ -75,8 +85,9 @@ def test_it_runs_on_a_trace(path, tmp_path):
     trace = tmp_path / "mine.jsonl"
     trace.write_text("\n".join(map(json.dumps, rows)))
     notebook = execute(path, PREFIXSIM_QUICK="1", PREFIXSIM_TRACE=str(trace))
-    shown = [output for output in outputs_of(notebook) if output["output_type"] != "stream"]
-    assert {output["output_type"] for output in shown} == {"execute_result"}
+    # What is doubtful of a trace may be said.
+    assert {output["output_type"] for output in others_of(notebook)} <= {"stream"}
+    check_shown(notebook)
 
 
 @every_notebook
@@ -84,7 +95,7 @@ def test_its_outputs_are_stored_and_small(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     check_shown(notebook)
-    assert {output["output_type"] for output in outputs_of(notebook)} == {"execute_result"}
+    assert others_of(notebook) == []
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert str(FOLDER.parent) not in path.read_text()
