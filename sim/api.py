@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 
 from sim import experiment
-from sim.cli.output import SHOWN, progress, warn
+from sim.cli.output import SHOWN, progress, say_compiling, warn
 from sim.columns import columns_of
-from sim.config import RunConfig
+from sim.config import RunConfig, setting_of
+from sim.config import settings as all_settings
+from sim.curves import Curves, ask, measure_curves
 from sim.errors import UsageError
 from sim.grid import Axes, expand, read_axes
 from sim.grid import sweep as run_sweep
@@ -23,6 +25,13 @@ from sim.store import ResultStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_OF_WORKLOAD = [
+    field_.name
+    for field_ in all_settings()
+    if setting_of(field_).group == "Workload" and field_.name != "workload"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,12 @@ class Plots:
         from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
 
         return plots.against(self._summary, setting)
+
+    def trade_off(self) -> Figure:
+        """Hit rate, share of cache management and unfilled slots against block size."""
+        from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
+
+        return plots.block_size_trade_off(self._summary, self._requests)
 
     def _draw(self, kind: str) -> Figure:
         from sim import plots  # noqa: PLC0415 - matplotlib is slow to load
@@ -226,6 +241,67 @@ def sweep(
         return _sweep(chosen, Path(folder), jobs, keep_steps, fresh)
     with tempfile.TemporaryDirectory() as temporary:
         return _sweep(chosen, Path(temporary), jobs, keep_steps, fresh)
+
+
+def curve_of(
+    workload: str = "shared-prefix",
+    *,
+    policy: str | Sequence[str] | None = None,
+    block_size: int | Sequence[int] = 16,
+    kv_capacity: str | Sequence[str] | None = None,
+    reuse: str | None = None,
+    order: str = "tail",
+    sample: int = 1,
+    every_small_pool: bool = False,
+    model: str = "llama-3-8b",
+    gpu: str = "h100",
+    seed: int = 0,
+    **settings: Any,  # noqa: ANN401
+) -> Curves:
+    """Measure the hit rate at every capacity in one pass, as ``prefixsim curve`` does.
+
+    Parameters
+    ----------
+    workload
+        Trace file, or name of a generator.
+    policy, block_size
+        One or many: ``vllm_v1``, the default, and ``vllm_v1_latest``; tokens in a block.
+    kv_capacity
+        Capacities that the table of points shows, one or many; by default chosen from the curve.
+    reuse, order, sample, every_small_pool, model, gpu, seed
+        As the options of the command line.
+    **settings
+        Of the workload, such as ``num_requests`` and ``workload_args``.
+
+    Raises
+    ------
+    UsageError
+        A setting that there is not, or that cannot be used.
+    """
+    for name in settings:
+        if name != "workload_args" and name not in _OF_WORKLOAD:
+            raise UsageError(
+                f"{name!r} is no setting of a curve's workload; those are workload_args, "
+                f"{', '.join(_OF_WORKLOAD)}."
+            )
+    asked = ask(
+        {"workload": workload, **settings},
+        policies=None if policy is None else _values("policy", policy),
+        block_sizes=_values("block_size", block_size),
+        capacities=None
+        if kv_capacity is None
+        else [str(each) for each in _values("kv_capacity", kv_capacity)],
+        reuse=reuse,
+        order=order,
+        sample=sample,
+        every_small_pool=every_small_pool,
+        model=model,
+        gpu=gpu,
+        seed=seed,
+    )
+    curves = measure_curves(asked, say_compiling)
+    warn(curves.warnings)
+    return curves
 
 
 def load(folder: str | Path) -> Results:

@@ -62,6 +62,41 @@ def test_a_folder_keeps_what_a_sweep_has_done(tmp_path):
     assert again.summary.equals(whole.summary)
 
 
+def test_curves_give_the_rows_of_the_command_line(prefixsim):
+    args = {**SMALL["workload_args"], "hit_rate": 0.6}
+    options = [f"--workload-arg={key}={value}" for key, value in args.items()]
+    curves = sim.curve_of(
+        policy=["vllm_v1", "vllm_v1_latest"],
+        block_size=(8, 16),
+        kv_capacity=["160", "50%"],
+        workload_args=args,
+        seed=3,
+    )
+    _, out, err = prefixsim(
+        "curve", "shared-prefix", "--policy", "vllm_v1,vllm_v1_latest", "--block-size", "8,16",
+        "--kv-capacity", "160,50%", "--seed", "3", *options, "--json",
+    )  # fmt: skip
+    assert curves.points.to_dict("records") == json.loads(out)
+    assert len(curves.points) == 2 * 2 * 2
+    assert [sentence for sentence in curves.notes if sentence in err] == list(curves.notes) != []
+    assert "<th>belady_hit_rate</th>" in curves._repr_html_()
+    assert set(curves.every_capacity["block_size"]) == {8, 16}
+    assert isinstance(curves.plot(), Figure)
+
+
+def test_one_policy_and_block_size_need_no_list():
+    one = sim.curve_of(policy="vllm_v1", block_size=8, kv_capacity=160, **SMALL)
+    assert one.points["kv_capacity_tokens"].tolist() == [160]
+    assert one.warnings == ()
+
+
+def test_curves_say_what_is_doubtful(capsys):
+    curves = sim.curve_of(kv_capacity=["2blocks", "infinite"], **SMALL)
+    assert len(curves.warnings) == 1
+    assert "pools of less than 5 blocks" in curves.warnings[0]
+    assert curves.warnings[0] in capsys.readouterr().err
+
+
 def test_a_grid_file_is_overridden_by_what_is_given(tmp_path):
     (tmp_path / "grid.toml").write_text(
         'policy = ["none", "vllm_v1"]\nblock_size = [8, 16]\n'
@@ -84,6 +119,10 @@ def test_a_grid_file_is_overridden_by_what_is_given(tmp_path):
         (lambda: sim.sweep(policy={"none"}), "policy .* must be a value or a list of values"),
         (lambda: sim.sweep(jobs=0, **SMALL), "jobs 0 must be a whole number of at least 1."),
         (lambda: sim.load("/nope"), "holds no results"),
+        (lambda: sim.curve_of(max_num_seqs=1), "'max_num_seqs' is no setting of a curve"),
+        (lambda: sim.curve_of(policy=["vllm_v0"]), "--policy 'vllm_v0' has no curve in one pass"),
+        (lambda: sim.curve_of("nope"), "neither a generator"),
+        (lambda: sim.curve_of(policy=["vllm_v1"], order="head"), "'vllm_v1' has no meaning with"),
     ],
 )
 def test_bad_input_is_the_same_sentence(call, sentence):

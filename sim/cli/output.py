@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -70,14 +71,21 @@ def note(sentence: str) -> None:
     sys.stderr.write(f"prefixsim: {sentence}\n")
 
 
+def say_compiling() -> None:
+    """Say why a curve takes so long, this once."""
+    note("compiling the curve for this machine, once; some 20 s.")
+
+
 def print_json(data: object) -> None:
     """Print one JSON document; NaN, which JSON lacks, becomes null."""
     sys.stdout.write(json.dumps(without_nan(data), indent=2, allow_nan=False) + "\n")
 
 
 def progress() -> Progress:
-    """Progress bar on stderr; nothing where that is not a terminal."""
+    """Progress bar on stderr; nothing where that is no terminal and no notebook with widgets."""
     console = err()
+    # Without ipywidgets a notebook cannot draw a bar, and Rich would warn of it at every run.
+    in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -85,7 +93,7 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not (console.is_terminal or console.is_jupyter),
+        disable=not (console.is_terminal or in_notebook),
     )
 
 

@@ -36,6 +36,7 @@ from sim.plots.series import (
     setting,
 )
 from sim.plots.style import notes_of, save, unwritable
+from sim.plots.trade_off import block_size_trade_off
 from sim.plots.ttft import ttft_distribution
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "applicable",
     "at_capacity",
     "block_size_effect",
+    "block_size_trade_off",
     "break_even_vs_block_size",
     "breakdown",
     "draw",

@@ -1,8 +1,7 @@
-"""What ``prefixsim curve`` computes: curves of a workload, and the rows of its table."""
+"""Curves of a workload, and the rows of their table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,9 +41,11 @@ _NUM_BELADY = 24
 
 @dataclass(frozen=True)
 class Asked:
-    """What a curve is asked for, once for all policies and block sizes."""
+    """What curves are asked for, once for all policies and block sizes."""
 
     workload: Workload
+    policies: tuple[str, ...]
+    block_sizes: tuple[int, ...]
     reuse: str
     head_first: bool
     stride: int
@@ -94,11 +95,11 @@ class Measured:
         )
 
 
-def measure(asked: Asked, policies: Iterable[str], block_size: int) -> list[Measured]:
+def measure(asked: Asked, block_size: int) -> list[Measured]:
     """Measure a curve per policy at one block size; the requests are walked once for all."""
     paths = _paths(asked, block_size)
     found = []
-    for policy in policies:
+    for policy in asked.policies:
         release = Release(head_first=True) if asked.head_first else RELEASES[policy]
         curve = measure_curve(
             paths,
@@ -238,8 +239,3 @@ def _spaced_belady(paths: Paths, release: Release, curve: Curve, block_size: int
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else float("nan")
-
-
-def concat(measured: Sequence[Measured]) -> pd.DataFrame:
-    """Put the rows of all curves together."""
-    return pd.concat([one.rows for one in measured], ignore_index=True)
