@@ -352,7 +352,7 @@ def test_the_command_line(prefixsim, tmp_path):
         (["--example", "article", "--block-size", "8"], "so --block-size has no effect"),
         (["--example", "article", "--limit", "0"], "--limit 0 must be at least 1."),
         (["--example", "article", "--request", "1", "-o", "x.html"], "--request tells in words"),
-        (["--example", "article", "--policy", "lru"], "--policy 'lru' is not a policy"),
+        (["--example", "article", "--policy", "nope"], "--policy 'nope' is not a policy"),
         ([], "explain needs a WORKLOAD or --example article; give one."),
         (["--example", "article", "-o", "x.gif"], "-o x.gif must end in one of .html, .png"),
         (["--example", "article", "-o", "/nope/x.html"], "-o /nope/x.html cannot be written"),
