@@ -20,7 +20,6 @@ from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
 from sim.identity import digests, run_id_of
-from sim.operators import OperatorCost
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -251,6 +250,8 @@ def cost_of(config: RunConfig) -> tuple[CostModel | SequenceCost, str]:
                 f"--cascade {config.cascade:g} does not go with --cost {config.cost}: measured "
                 "kernels read every sequence's keys; leave it out."
             )
+        from sim.operators import OperatorCost  # noqa: PLC0415 - pandas is slow to load
+
         return OperatorCost(Path(config.cost)), config.cost
     if config.cost is not None:
         return load_cost(config.cost, config.block_size), config.cost

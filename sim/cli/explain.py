@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from sim.cli._story import print_story
 from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, print_json
 from sim.config import RunConfig, option_name
@@ -57,6 +56,7 @@ def command(
     list: two policies stand side by side, on the same requests.
     """
     from sim import explained  # noqa: PLC0415 - keeps --help quick
+    from sim.cli._story import print_story  # noqa: PLC0415
 
     _check_options(request, output, limit)
     names = [name.strip() for name in str(chosen.pop("policy", "vllm_v1")).split(",")]
