@@ -7,15 +7,14 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.types import Allocator, BlockUsage, OperationCounts, PrefixMatch, Sequence
+from sim.wrapped import Wrapped
 
 _MAX = 2**63
 """Tables hold whole numbers below this."""
 
 
-class Checked:
+class Checked(Wrapped):
     """Answers as the allocator within does, once the answer is one that a scheduler can use.
-
-    Attributes that the protocol does not name are those of the allocator within.
 
     Parameters
     ----------
@@ -32,18 +31,15 @@ class Checked:
     """
 
     def __init__(self, allocator: Allocator, name: str) -> None:
-        self._allocator = allocator
         self._name = name
-        self.num_blocks = self._whole("num_blocks", lambda: allocator.num_blocks)
-        self.block_size = self._whole("block_size", lambda: allocator.block_size)
+        self._whole("num_blocks", lambda: allocator.num_blocks)
+        self._whole("block_size", lambda: allocator.block_size)
+        super().__init__(allocator)
         if not isinstance(getattr(allocator, "counts", OperationCounts()), OperationCounts):
             raise self._error("counts", "is not a sim.types.OperationCounts")
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the allocator has
-        # A copy or an unpickled object has no allocator yet, and must not look for it for ever.
-        if name == "_allocator":
-            raise AttributeError(name)
-        found = getattr(self._allocator, name)
+        found = super().__getattr__(name)
         if not callable(found):
             return found
         return lambda *args: self._ask(name, lambda: found(*args))

@@ -10,14 +10,15 @@ from sim.explain.history import History
 from sim.explain.labels import Labels
 from sim.explain.reasons import Reasons
 from sim.explain.story import Event, Moment, Slot, Story
-from sim.types import Allocator, BlockUsage, Clock, PrefixMatch, Request, Sequence
+from sim.types import Allocator, Clock, PrefixMatch, Request, Sequence
+from sim.wrapped import Wrapped
 
 
 class Enough(Exception):  # noqa: N818 - no error, the end of a story
     """A story has as many moments as were asked for."""
 
 
-class Observer:
+class Observer(Wrapped):
     """Answers as the allocator within does, and writes down a `Moment` for what changed.
 
     An append that takes no block and fills none is no event. A refused admission is told once,
@@ -59,14 +60,12 @@ class Observer:
         limit: int | None = None,
         letters: bool = False,
     ) -> None:
-        self._allocator = allocator
+        super().__init__(allocator)
         self._clock = clock
         self.admission: list[str] = []
         self._story = story
         self._request_id = request_id
         self._limit = limit
-        self.num_blocks = allocator.num_blocks
-        self.block_size = allocator.block_size
         self.labels = Labels(self.block_size, letters=letters)
         self.history = History()
         self._reasons = Reasons(
@@ -84,16 +83,6 @@ class Observer:
         self._content: dict[int, tuple[str, int]] = {}
         self._last_refused = ""
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the allocator has
-        # A copy or an unpickled object has no allocator yet, and must not look for it for ever.
-        if name == "_allocator":
-            raise AttributeError(name)
-        return getattr(self._allocator, name)
-
-    def match_prefix(self, seq: Sequence) -> PrefixMatch:
-        """Look up."""
-        return self._allocator.match_prefix(seq)
-
     def allocate(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> bool:
         """Allocate, and tell what was hit, taken and lost, or why there was no room."""
         is_new = seq.request_id not in self._running
@@ -105,9 +94,8 @@ class Observer:
             running = self._running.values()
             sentences += self._reasons.what_was_hit(match)
             sentences.append(self._reasons.why_no_more_hits(seq, match, running))
-        refusal = self._why_refused(seq, match, num_tokens)
         if not self._allocator.allocate(seq, match, num_tokens):
-            self._refused(seq, refusal)
+            self._refused(seq, match, num_tokens)
             return False
         if is_new and seq.request_id == self._request_id and not self.admission:
             self.admission = self._reasons.of_admission(seq, match, running, self._clock())
@@ -130,10 +118,6 @@ class Observer:
             self._tell("grew", seq, [self._reasons.what_was_filled(seq, index)])
         return True
 
-    def cache_blocks(self, seq: Sequence) -> None:
-        """Take note of computed tokens."""
-        self._allocator.cache_blocks(seq)
-
     def free(self, seq: Sequence) -> None:
         """Let go of the blocks, and tell in which order they can be taken now."""
         table = self._tables.pop(seq.request_id, [])
@@ -148,18 +132,6 @@ class Observer:
         if not has_ended:
             sentences.insert(0, "A running request needs its blocks; it waits and starts again.")
         self._tell("ended" if has_ended else "preempted", seq, sentences)
-
-    def usage(self) -> BlockUsage:
-        """Count blocks by state."""
-        return self._allocator.usage()
-
-    def block_table(self, seq: Sequence) -> list[int]:
-        """Block ids of ``seq``, in order."""
-        return self._allocator.block_table(seq)
-
-    def max_request_blocks(self) -> int:
-        """Blocks that a request alone may come to hold."""
-        return self._allocator.max_request_blocks()
 
     def _follow(
         self, seq: Sequence, num_hits: int, num_total: int
@@ -192,18 +164,16 @@ class Observer:
         seq = Sequence(request, [])
         self._tell("rejected", seq, [f"It {reason}, even if it were alone."])
 
-    def _why_refused(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> str:
-        """Ask the policy, before it answers, what it would refuse for."""
-        if self._story is None:
-            return ""
-        explain: Any = getattr(self._allocator, "why_refused", None)
-        if explain is not None:
-            return str(explain(seq, match, num_tokens))
-        return f"No room: {self._allocator.usage().free} blocks are free."
-
-    def _refused(self, seq: Sequence, sentence: str) -> None:
-        if self._last_refused == seq.request_id:
+    def _refused(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> None:
+        if self._story is None or self._last_refused == seq.request_id:
             return
+        # A refusal changed nothing, so the policy can still say what it refused for.
+        explain: Any = getattr(self._allocator, "why_refused", None)
+        sentence = (
+            str(explain(seq, match, num_tokens))
+            if explain is not None
+            else f"No room: {self._allocator.usage().free} blocks are free."
+        )
         self._tell("refused", seq, [sentence])
         self._last_refused = seq.request_id
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sim.types import Allocator, BlockUsage, PrefixMatch, Sequence
+from sim.types import Allocator, PrefixMatch, Sequence
+from sim.wrapped import Wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,11 +15,10 @@ OPERATIONS = ("match_prefix", "allocate", "cache_blocks", "free")
 """What a scheduler asks for while it serves; the rest of the protocol only tells."""
 
 
-class Timed:
+class Timed(Wrapped):
     """Answers as the allocator within does, and notes how long each operation took.
 
-    Attributes that the protocol does not name, such as ``counts`` or ``snapshot``, are those of
-    the allocator within. A time includes the garbage collector and two readings of the clock.
+    A time includes the garbage collector and two readings of the clock.
 
     Parameters
     ----------
@@ -32,17 +32,9 @@ class Timed:
     """
 
     def __init__(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-        self.num_blocks = allocator.num_blocks
-        self.block_size = allocator.block_size
+        super().__init__(allocator)
         self.calls = dict.fromkeys(OPERATIONS, 0)
         self.total_ns = dict.fromkeys(OPERATIONS, 0)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the allocator has
-        # A copy or an unpickled object has no allocator yet, and must not look for it for ever.
-        if name == "_allocator":
-            raise AttributeError(name)
-        return getattr(self._allocator, name)
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:
         """Look up, timed."""
@@ -69,18 +61,6 @@ class Timed:
         start = perf_counter_ns()
         self._allocator.free(seq)
         self._note("free", perf_counter_ns() - start)
-
-    def usage(self) -> BlockUsage:
-        """Count blocks by state."""
-        return self._allocator.usage()
-
-    def block_table(self, seq: Sequence) -> list[int]:
-        """Block ids of ``seq``, in order."""
-        return self._allocator.block_table(seq)
-
-    def max_request_blocks(self) -> int:
-        """Blocks that a request alone in the engine may come to hold."""
-        return self._allocator.max_request_blocks()
 
     def table(self) -> pd.DataFrame:
         """Give a row per operation: ``operation``, ``calls``, ``total_ms``, ``mean_us``."""
