@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli.decoder import Device, Threads, Weights
 from sim.cli.options import output_path
 from sim.cli.output import err, note, out, print_json, progress, table
 
@@ -21,18 +22,12 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             help="Model to run: tiny, small, llama-3-8b, qwen3-8b, or a Hugging Face config.json.",
         ),
     ] = "small",
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="cuda|cpu", help="Default: cuda where there is one."),
-    ] = None,
+    device: Device = None,
     dtype: Annotated[
         str | None,
         typer.Option("--dtype", metavar="fp32|bf16", help="Default: bf16 on cuda, fp32 on cpu."),
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option("--weights", metavar="DIR", help="Its safetensors; default: random weights."),
-    ] = None,
+    weights: Weights = None,
     output: Annotated[
         Path,
         typer.Option(
@@ -102,9 +97,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     passes: Annotated[
         int, typer.Option("--passes", metavar="N", min=1, help="Times to measure the grid.")
     ] = 5,
-    threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, help="Threads of the CPU.")
-    ] = 1,
+    threads: Threads = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was written as one JSON object.")
     ] = False,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.decoder import Device, Threads, Weights
 from sim.cli.options import settings_of, with_settings
 from sim.cli.output import note, out, print_json, progress, table, warn
 from sim.config import RunConfig
@@ -29,14 +29,8 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             "(--model names the cost preset).",
         ),
     ] = "tiny",
-    weights: Annotated[
-        Path | None,
-        typer.Option("--weights", metavar="DIR", help="Its safetensors; default: random weights."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="cuda|cpu", help="Default: cuda where there is one."),
-    ] = None,
+    weights: Weights = None,
+    device: Device = None,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -45,9 +39,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             help="Default: fp32; with --time bf16 on cuda.",
         ),
     ] = None,
-    threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, help="Threads of the CPU.")
-    ] = 1,
+    threads: Threads = 1,
     timed: Annotated[
         bool,
         typer.Option(
