@@ -19,7 +19,7 @@ from sim.cost import load_cost
 from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
-from sim.identity import digests, run_id_of
+from sim.identity import digests, file_digest, name_of
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -91,7 +91,7 @@ def load_workload(config: RunConfig) -> Workload:
     """Load the workload of a configuration, as recorded or generated."""
     return _load_workload(
         config.workload,
-        _fingerprint(config.workload),
+        "" if config.workload in GENERATORS else file_digest(config.workload),
         config.workload_args,
         config.seed if config.workload in GENERATORS else 0,
         num_requests=config.num_requests,
@@ -134,19 +134,10 @@ def _unless_auto(value: str) -> str | None:
     return None if value == "auto" else value
 
 
-def _fingerprint(source: str) -> tuple[str, int, int] | None:
-    """Tell a file from what it was when it was last read; None for a generator."""
-    path = Path(source)
-    if source in GENERATORS or not path.is_file():
-        return None
-    status = path.stat()
-    return str(path.resolve()), status.st_size, status.st_mtime_ns
-
-
 @lru_cache(maxsize=2)
 def _load_workload(
     source: str,
-    fingerprint: tuple[str, int, int] | None,
+    digest: str,
     args: Args,
     seed: int,
     **options: Any,  # noqa: ANN401
@@ -227,9 +218,14 @@ def num_blocks_of(config: RunConfig, workload: Workload) -> int:
     )
 
 
+def _policy_of(config: RunConfig) -> tuple[Any, dict[str, object]]:
+    """Load the policy of a configuration, and its options in their types."""
+    policy = policies.load(config.policy)
+    return policy, policies.convert_args(config.policy, policy, dict(config.policy_args))
+
+
 def _room_of(config: RunConfig) -> Callable[[int, int], int]:
-    policy: Any = policies.load(config.policy)
-    args = policies.convert_args(config.policy, policy, dict(config.policy_args))
+    policy, args = _policy_of(config)
     size = getattr(policy, "num_blocks_to_hold", None)
     if size is None:
         return lambda num_blocks, num_requests: num_blocks
@@ -264,8 +260,7 @@ def overhead_of(config: RunConfig) -> tuple[OverheadProfile, str]:
     A policy names its profiles in an attribute ``overhead_profiles``, by ``vllm`` and ``own``; it
     may depend on the policy's options.
     """
-    policy: Any = policies.load(config.policy)
-    args = policies.convert_args(config.policy, policy, dict(config.policy_args))
+    policy, args = _policy_of(config)
     profiles = getattr(policy, "overhead_profiles", {})
     try:
         chosen = dict(profiles(**args) if callable(profiles) else profiles)
@@ -288,8 +283,7 @@ def check(config: RunConfig) -> None:
         Unknown policy, option, preset or workload, a cost file that cannot be used, or an engine
         that cannot do it.
     """
-    policy = policies.load(config.policy)
-    policies.convert_args(config.policy, policy, dict(config.policy_args))
+    _policy_of(config)
     cost, _ = cost_of(config)
     overhead, _ = overhead_of(config)
     Choice(config, cost, overhead).check()
@@ -307,6 +301,7 @@ def build_engine(
     *,
     wrap: Callable[[Allocator, Clock], Allocator] = lambda allocator, _: allocator,
     cost: CostModel | SequenceCost | None = None,
+    overhead: OverheadProfile | None = None,
     on_step: OnStep | None = None,
 ) -> Engine:
     """Put policy, scheduler, cost and overhead of a configuration together.
@@ -321,8 +316,8 @@ def build_engine(
         Takes the rows.
     wrap
         Puts something around the allocator, given the engine's clock.
-    cost
-        Prices every step instead of what the configuration names.
+    cost, overhead
+        Price every step instead of what the configuration names.
     on_step
         Called at the end of every step; see `Engine`.
     """
@@ -350,7 +345,7 @@ def build_engine(
         recorder,
         reuse="prefill" if config.reuse == "prefill" else "all",
         closed_loop=config.sessions == "closed",
-        overhead=overhead_of(config)[0],
+        overhead=overhead or overhead_of(config)[0],
         overlap=config.overlap,
         cascade=config.cascade,
         on_step=on_step,
@@ -386,7 +381,9 @@ def run(
     workload = load_workload(config)
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
-    choice = Choice(config, cost_of(config)[0], overhead_of(config)[0], timed=timed)
+    cost, cost_name = cost_of(config)
+    overhead, overhead_name = overhead_of(config)
+    choice = Choice(config, cost, overhead, timed=timed)
     if on_start is not None:
         on_start(len(requests))
     recorder: Recorded
@@ -396,12 +393,17 @@ def run(
     else:
         recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
         engine = build_engine(
-            config, num_blocks, recorder, wrap=lambda a, _: Timed(a) if timed else a
+            config,
+            num_blocks,
+            recorder,
+            wrap=lambda allocator, _: Timed(allocator) if timed else allocator,
+            cost=cost,
+            overhead=overhead,
         )
         engine.run(requests)
         timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
-    run_id = run_id_of(config, workload_digest=workload.digest)
     digest = digests(config, workload_digest=workload.digest)
+    run_id = name_of(config, digest)
     summary = {
         "run_id": run_id,
         "workload": workload.name,
@@ -417,9 +419,9 @@ def run(
         "block_size": config.block_size,
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
-        "cost": cost_of(config)[1],
+        "cost": cost_name,
         "cost_digest": digest["cost"],
-        "overhead": overhead_of(config)[1],
+        "overhead": overhead_name,
         "overhead_digest": digest["overhead"],
         "overlap": config.overlap,
         "cascade": config.cascade,

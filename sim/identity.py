@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +39,7 @@ def digests(config: RunConfig, *, workload_digest: str = "") -> dict[str, str]:
     the source of a class from outside and of the classes it derives from; what else they import is
     not looked at.
     """
-    found = {name: _file_digest(getattr(config, name)) for name in _FILES}
+    found = {name: file_digest(getattr(config, name)) for name in _FILES}
     if config.workload in GENERATORS:
         found["workload"] = ""
     elif _is_pipe(config.workload):
@@ -49,8 +50,13 @@ def digests(config: RunConfig, *, workload_digest: str = "") -> dict[str, str]:
 
 def run_id_of(config: RunConfig, *, workload_digest: str = "") -> str:
     """Name the run: equal only where configuration, what it names and our version are."""
+    return name_of(config, digests(config, workload_digest=workload_digest))
+
+
+def name_of(config: RunConfig, found: Mapping[str, str]) -> str:
+    """Name the run of a configuration whose `digests` are known."""
     data = config.to_dict()
-    for name, digest in digests(config, workload_digest=workload_digest).items():
+    for name, digest in found.items():
         if digest:
             # The same file lying elsewhere is the same input.
             shown = Path(data[name]).name if name in _FILES else data[name]
@@ -81,7 +87,8 @@ def _is_pipe(workload: str) -> bool:
     return workload == "-" or (path.exists() and not path.is_file() and not path.is_dir())
 
 
-def _file_digest(value: str | None) -> str:
+def file_digest(value: str | None) -> str:
+    """Take the digest of a file, or of all files of a folder; empty where there is neither."""
     if value is None:
         return ""
     path = Path(value)
@@ -89,7 +96,7 @@ def _file_digest(value: str | None) -> str:
         whole = hashlib.sha256()
         for part in sorted(path.rglob("*")):
             if part.is_file():
-                whole.update(f"{part.relative_to(path)} {_file_digest(str(part))}\n".encode())
+                whole.update(f"{part.relative_to(path)} {file_digest(str(part))}\n".encode())
         return whole.hexdigest()[:_NUM_DIGITS]
     if not path.is_file():
         return ""
