@@ -44,6 +44,9 @@ from workloads import (
 if TYPE_CHECKING:
     import pandas as pd
 
+_UNDRAWN = ("trace", "constant", "users")
+"""Arrivals that nothing is drawn for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -93,7 +96,7 @@ def load_workload(config: RunConfig) -> Workload:
         config.workload,
         "" if config.workload in GENERATORS else file_digest(config.workload),
         config.workload_args,
-        config.seed if config.workload in GENERATORS else 0,
+        config.seed if _draws(config) else 0,
         num_requests=config.num_requests,
         format_name=config.format,
         trace_block_size=config.trace_block_size,
@@ -105,6 +108,13 @@ def load_workload(config: RunConfig) -> Workload:
         partial_blocks=config.partial_blocks,
         system_prompt=config.system_prompt,
     )
+
+
+def _draws(config: RunConfig) -> bool:
+    """Whether the workload itself, as apart from its arrivals, is drawn with a seed."""
+    if config.workload in GENERATORS:
+        return "seed" in dials(config.workload)
+    return bool(config.workload_args)  # sharing is added to a trace that has none
 
 
 def check_workload(config: RunConfig) -> CheckedTrace:
@@ -144,13 +154,13 @@ def _load_workload(
 ) -> Workload:
     """Keep the last workloads: the points of a sweep mostly share one."""
     dial_values: dict[str, object] = dict(args)
-    if source in GENERATORS and "seed" in dials(source):
-        if "seed" in dial_values and seed:
+    if seed:
+        if "seed" in dial_values:
             raise UsageError(
                 f"the seed is given twice, as --seed {seed} and as --workload-arg"
                 f" seed={dial_values['seed']}; leave one out."
             )
-        dial_values.setdefault("seed", seed)
+        dial_values["seed"] = seed
     return load(source, args=dial_values, **options)
 
 
@@ -178,8 +188,19 @@ def _infinite_hit_rate(
     )
 
 
-def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ...]:
+def prepare_requests(
+    config: RunConfig, workload: Workload, *, seed_is_used: bool = False
+) -> tuple[Request, ...]:
     """Apply arrival process, rate scale and duration.
+
+    Parameters
+    ----------
+    config
+        Settings of the arrivals.
+    workload
+        Its requests.
+    seed_is_used
+        Whether the caller draws something else with the seed.
 
     Raises
     ------
@@ -191,6 +212,8 @@ def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ..
             f"--rate-scale {config.rate_scale:g} speeds up recorded arrivals and has no meaning "
             f"with --arrival {config.arrival}; set its --rate instead."
         )
+    if not seed_is_used:
+        _check_seed(config)
     requests = retime(
         workload.requests,
         config.arrival,
@@ -203,6 +226,16 @@ def prepare_requests(config: RunConfig, workload: Workload) -> tuple[Request, ..
     if config.rate_scale != 1:
         requests = scale_rate(requests, config.rate_scale)
     return requests if config.duration is None else cut_duration(requests, config.duration)
+
+
+def _check_seed(config: RunConfig) -> None:
+    """Refuse a seed that nothing is drawn with: equal runs would pass for repetitions."""
+    if config.seed and not _draws(config) and config.arrival in _UNDRAWN:
+        raise UsageError(
+            f"--seed {config.seed} changes nothing: requests of {config.workload} and times of "
+            f"--arrival {config.arrival} are not drawn; leave the seed out, or draw arrivals, such "
+            "as with --arrival poisson and --rate."
+        )
 
 
 def num_blocks_of(config: RunConfig, workload: Workload) -> int:
@@ -274,19 +307,28 @@ def overhead_of(config: RunConfig) -> tuple[OverheadProfile, str]:
     return resolve(config.overhead, config.policy, chosen)
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, *, seed_is_used: bool = False) -> None:
     """Fail early on what can be seen without running.
+
+    Parameters
+    ----------
+    config
+        What to simulate.
+    seed_is_used
+        Whether the caller draws something else than workload and arrivals with the seed.
 
     Raises
     ------
     UsageError
-        Unknown policy, option, preset or workload, a cost file that cannot be used, or an engine
-        that cannot do it.
+        Unknown policy, option, preset or workload, a cost file that cannot be used, an engine that
+        cannot do it, or a seed without effect.
     """
     _policy_of(config)
     cost, _ = cost_of(config)
     overhead, _ = overhead_of(config)
     Choice(config, cost, overhead).check()
+    if not seed_is_used:
+        _check_seed(config)
     if not is_source(config.workload):
         raise UsageError(
             f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "

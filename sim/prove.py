@@ -246,7 +246,7 @@ def _replay(
 ) -> tuple[Recorder, int | None, int]:
     """Serve the workload; give its records, evictions where they are counted, and the pool."""
     workload = experiment.load_workload(config)
-    requests: tuple[Request, ...] = experiment.prepare_requests(config, workload)
+    requests: tuple[Request, ...] = experiment.prepare_requests(config, workload, seed_is_used=True)
     if not requests:
         raise UsageError(f"workload {config.workload!r} holds no requests; give one that does.")
     if config.cascade:

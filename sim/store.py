@@ -221,6 +221,9 @@ def _read_table(path: Path, table: Table) -> pd.DataFrame:
     missing = [column.name for column in columns_of(table) if column.name not in frame]
     if missing:
         raise _broken(path, f"has no column {missing[0]!r}, as of another release of prefixsim")
+    others = frame.loc[frame["run_id"] != path.parent.name, "run_id"]
+    if len(others):
+        raise _broken(path, f"holds rows of another run, {others.iloc[0]}")
     return frame
 
 

@@ -167,3 +167,29 @@ def test_a_path_names_a_workload_and_odd_arguments_are_refused(tmp_path):
 def test_a_setting_without_effect_is_named(settings, sentence):
     (warning,) = run(RunConfig(num_requests=30, **settings)).warnings
     assert warning.startswith(sentence)
+
+
+def test_a_seed_that_draws_nothing_is_refused(tmp_path):
+    source = trace(tmp_path, (32, 1, [0, 1]), (32, 1, [2, 3]))
+    with pytest.raises(UsageError, match="--seed 3 changes nothing"):
+        run(RunConfig(**source, seed=3))
+    drawn = [
+        run(RunConfig(**source, arrival="poisson", rate=1, seed=seed)).requests["arrival_s"][1]
+        for seed in (0, 3)
+    ]
+    assert drawn[0] != drawn[1]
+
+
+def test_the_seed_draws_the_sharing_that_is_added_to_lengths(tmp_path):
+    path = tmp_path / "lengths.csv"
+    rows = "".join(f"2023-11-16 18:17:{second:02},100,1\n" for second in range(60))
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    dials = {"hit_rate": 0.4, "num_prefixes": 5, "zipf": 1.0}
+    tables = [
+        run(RunConfig(workload=str(path), workload_args=args, seed=seed, block_size=1)).requests
+        for seed, args in ((0, dials), (3, dials), (0, {**dials, "seed": 3}))
+    ]
+    cached = [table["num_cached_tokens"].tolist() for table in tables]
+    assert cached[1] == cached[2] != cached[0]
+    with pytest.raises(UsageError, match="the seed is given twice"):
+        run(RunConfig(workload=str(path), workload_args={**dials, "seed": 3}, seed=3))

@@ -111,6 +111,15 @@ def test_a_broken_table_is_named_with_the_next_step(prefixsim, broken, harm, wha
     )
 
 
+def test_the_table_of_another_run_is_not_drawn(prefixsim, broken):
+    folder, run = broken
+    other = max((folder / "runs").iterdir())
+    shutil.copy(other / "requests.parquet", run)
+    code, out, err = prefixsim("plot", folder)
+    assert (code, out) == (2, "")
+    assert f"{run / 'requests.parquet'} holds rows of another run, {other.name};" in err
+
+
 def test_what_an_interrupted_run_left_is_no_run(prefixsim, broken):
     folder, run = broken
     shutil.copytree(run, folder / "runs" / ".part-abc")

@@ -74,6 +74,12 @@ def test_the_fixtures_agree(fast):
     assert (outcome.num_files, outcome.num_agreeing) == (6, 6)
 
 
+def test_a_log_that_is_named_twice_counts_once(tmp_path):
+    (tmp_path / "again.jsonl").symlink_to(min(LOGS.glob("*.jsonl")))
+    outcome = verify([LOGS, min(LOGS.glob("*.jsonl")), LOGS / ".." / LOGS.name, tmp_path])
+    assert (outcome.num_files, outcome.num_agreeing) == (6, 6)
+
+
 def test_the_fixtures_are_what_is_recorded_now():
     assert TRACE.read_text(encoding="utf-8") == text_of(trace_lines())
     on_disk = {path.name: path.read_text(encoding="utf-8") for path in LOGS.iterdir()}

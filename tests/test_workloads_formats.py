@@ -493,3 +493,27 @@ def test_options_about_what_a_format_lacks_are_refused(save):
     for name in ("azure", "tokens", "openai"):
         message = refused(save(EXAMPLES[name]), trace_block_size=16)
         assert "--trace-block-size 16 has no meaning for" in message
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [1]},
+        {"ts": 1.5, "events": [["BlockStored", [1, 2], None, [5, 6, 7, 8], 2, None]]},
+        {"timestamp": 7, "event": {"data": {"stored": {"parent_hash": 3, "blocks": []}}}},
+        {"type": "AllBlocksCleared"},
+    ],
+)
+def test_events_of_the_cache_are_not_taken_for_requests(save, event):
+    # With arrivals made, the token ids of stored blocks would pass for prompts that hit nothing.
+    message = refused(save(lines(event, event)), timed=False)
+    assert "is a log of KV-cache events" in message
+    message = refused(save(lines({"version": 1}, event)))
+    assert "is a log of KV-cache events" in message
+
+
+def test_requests_that_speak_of_block_hashes_are_requests(save):
+    tool = {"name": "lookup", "parameters": {"block_hash": {"type": "string"}}}
+    row = {"messages": [{"role": "user", "content": '"block_hash": 1'}], "tools": [tool]}
+    assert len(read(save(lines(row)), timed=False).requests) == 1
+    assert len(read(save(lines({**MOONCAKE, "block_hash": "x"}))).requests) == 1

@@ -176,6 +176,13 @@ FORMATS: dict[str, Format] = {
 
 AUTO = "auto"
 _KEY = re.compile(rb'"([A-Za-z_ ]{1,40})"\s*:')
+_ROWS_OF_EVENTS = 8
+"""Rows among which a log has an event that no request looks like."""
+_CACHE_EVENT = re.compile(
+    rb'"(?:(?:parent_)?block_hash(?:es)?|parent_hash)"\s*:'
+    rb'|"(?:BlockStored|BlockRemoved|AllBlocksCleared)"'
+)
+_REQUEST = re.compile(rb'"(?:hash_ids|input_length|messages|conversations|prompt)"\s*:')
 
 
 def recognise(part: Part, head: bytes) -> str:
@@ -187,6 +194,7 @@ def recognise(part: Part, head: bytes) -> str:
         If it is in none that can be told.
     """
     if head.startswith((b"{", b"[")):
+        _refuse_cache_events(part, head)
         return _recognise_json(head)
     first = head.replace(b"\r", b"\n").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     columns = {cell.strip() for cell in next(csv.reader([first]), [])}
@@ -202,6 +210,22 @@ def recognise(part: Part, head: bytes) -> str:
         f" trace in one of the known formats ({', '.join(FORMATS)}), or --format text for a prompt"
         " per line."
     )
+
+
+def _refuse_cache_events(part: Part, head: bytes) -> None:
+    """Refuse a log of the KV cache, which may have token ids and look like requests for them.
+
+    vLLM's KV-cache events (``vllm/distributed/kv_events.py`` of 0.8.5 and later, also as other
+    routers record them) tell which blocks were stored and removed. Requests, or parts of requests,
+    whose blocks were all hits leave no event.
+    """
+    rows = head.split(b"\n", _ROWS_OF_EVENTS)[:_ROWS_OF_EVENTS]
+    if any(_CACHE_EVENT.search(row) and not _REQUEST.search(row) for row in rows):
+        raise UsageError(
+            f"{part.name} is a log of KV-cache events: it tells which blocks were stored and"
+            " removed, not the requests, and hits leave no event; record the requests (prompt token"
+            " ids and arrival times) and give those."
+        )
 
 
 def _recognise_json(head: bytes) -> str:

@@ -62,7 +62,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     from sim import experiment, prove  # noqa: PLC0415 - keeps --help quick
 
     config = RunConfig(**settings_of(chosen))
-    experiment.check(config)
+    experiment.check(config, seed_is_used=True)  # it makes the weights
     choice = prove.ModelChoice(
         decoder, device, dtype or (None if timed else "fp32"), weights, threads, config.seed
     )

@@ -69,7 +69,7 @@ def verify(
     Parameters
     ----------
     paths
-        Log files, or folders that hold ``*.jsonl`` at any depth.
+        Log files, or folders that hold ``*.jsonl`` at any depth; what is named twice counts once.
     policy
         Policy to replay all of them with; by default the one that models the file's variant.
     traces
@@ -90,7 +90,10 @@ def verify(
     known_traces = engine.Traces(traces)
     variants = policies.variants()
     outcome = Verification()
-    for path in list(_files(paths)):
+    files: dict[Path, Path] = {}
+    for path in _files(paths):
+        files.setdefault(path.resolve(), path)
+    for path in files.values():
         outcome.num_files += 1
         try:
             log = read_log(path)
