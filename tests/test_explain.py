@@ -332,8 +332,28 @@ def test_a_storyboard_shows_every_moment(tmp_path):
     for moment in story.moments:
         assert f"request {moment.request_id} {moment.event}" in text
     assert "7 ⇄ 8 ⇄ 9 ⇄ 4 ⇄ 3 ⇄ 2 ⇄ 6 ⇄ 5 ⇄ 1 ⇄ 0" in text
+    assert "..." not in text
     with pytest.raises(UsageError, match="a storyboard shows at most 24 blocks and 40 events"):
         write([Story("x", 4, 99)], tmp_path / "x.png", "", "")
+
+
+def test_a_long_free_table_is_drawn_whole(tmp_path):
+    dials = {"prompt": 48, "output": 6, "num_prefixes": 2, "hit_rate": 0.3}
+    story = tell(
+        RunConfig(
+            workload="shared-prefix",
+            workload_args=dials,
+            num_requests=7,
+            policy="vllm_v0",
+            kv_capacity="14blocks",
+            block_size=8,
+        )
+    )
+    longest = max((moment.free["free table"] for moment in story.moments), key=len)
+    assert len(longest) >= 10
+    write([story], tmp_path / "board.svg", "title", "")
+    drawn = (tmp_path / "board.svg").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert all(entry in drawn for entry in longest)
 
 
 def test_the_command_line(prefixsim, tmp_path):

@@ -21,6 +21,8 @@ _HELD, _CACHED, _FREE = "#0072B2", "#F3D9A0", "#FFFFFF"
 _HIT, _NEW, _LOST = "#009E73", "#56B4E9", "#D55E00"
 _TEXT_WIDTH, _TILE, _LINE = 3.9, 0.62, 0.17  # inches
 _COLUMNS_OF_TEXT = 58
+_LETTER = 0.066
+"""Width of a letter of the text below the blocks, inches."""
 _FONT_SIZE = 8.5
 
 
@@ -74,8 +76,21 @@ def _lines(moment: Moment) -> list[str]:
     return [line for text in texts for line in textwrap.wrap(text, _COLUMNS_OF_TEXT)]
 
 
+def _free_lines(moment: Moment) -> list[str]:
+    """Spell what is free in order, in lines as wide as the blocks are."""
+    room = max(30, int(len(moment.slots) * _TILE / _LETTER))
+    lines = []
+    for name, entries in moment.free.items():
+        joint = " ⇄ " if name == "free queue" else " · "
+        whole = [entry.replace(" ", "\N{NO-BREAK SPACE}") for entry in entries]
+        text = f"{name}: {joint.join(whole) or 'empty'}"
+        lines += textwrap.wrap(text, room, subsequent_indent="    ", break_on_hyphens=False)
+    return lines
+
+
 def _height(moment: Moment, lines: Sequence[str]) -> float:
-    return max(_LINE * (len(lines) + 2.2), 0.1 + _TILE * 0.85 + _LINE * (len(moment.free) + 1.2))
+    below = _LINE * (len(_free_lines(moment)) + 1.2)
+    return max(_LINE * (len(lines) + 2.2), 0.1 + _TILE * 0.85 + below)
 
 
 def _draw(axes: Axes, moment: Moment, lines: Sequence[str], top: float) -> None:
@@ -87,11 +102,8 @@ def _draw(axes: Axes, moment: Moment, lines: Sequence[str], top: float) -> None:
     for index, slot in enumerate(moment.slots):
         _draw_tile(axes, moment, slot, _TEXT_WIDTH + index * _TILE, top + 0.1)
     below = top + 0.1 + _TILE * 0.85 + _LINE
-    for name, entries in moment.free.items():
-        joint = " ⇄ " if name == "free queue" else " · "
-        room = int(len(moment.slots) * _TILE / 0.066) - len(name)
-        text = textwrap.shorten(joint.join(entries), room, placeholder=" ...") or "empty"
-        axes.text(_TEXT_WIDTH, below, f"{name}: {text}", size=_FONT_SIZE - 0.5, va="center")
+    for line in _free_lines(moment):
+        axes.text(_TEXT_WIDTH, below, line, size=_FONT_SIZE - 0.5, va="center")
         below += _LINE
 
 
