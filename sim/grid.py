@@ -50,12 +50,13 @@ def read_axes(path: Path) -> Axes:
             data = tomllib.load(file)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be read ({error.strerror}); name a TOML file of settings."
+            f"{path} cannot be read ({error.strerror}); name a TOML file of settings, or, if it is "
+            f"a workload, give it as --workload {path}."
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{path} is not TOML ({error}); a sweep file has lines such as "
-            'policy = ["vllm_v0", "vllm_v1"].'
+            f'policy = ["vllm_v0", "vllm_v1"]; if it is a workload, give it as --workload {path}.'
         ) from error
     return _axes(path, data)
 
