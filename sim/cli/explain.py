@@ -13,6 +13,7 @@ from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, print_json
 from sim.config import RunConfig, option_name
 from sim.errors import UsageError
+from sim.wording import counted
 
 _FORMS = (".html", ".png", ".svg", ".json")
 
@@ -79,7 +80,7 @@ def command(
     if output is not None:
         title = f"Blocks of {example or configs[0].workload}: {', '.join(names)}"
         explained.write(stories, output, title, shlex.join(["prefixsim", *sys.argv[1:]]))
-        note(f"{sum(len(story.moments) for story in stories)} events are in {output}.")
+        note(f"{output} tells {counted(sum(len(story.moments) for story in stories), 'event')}.")
     elif not as_json:
         for story in stories:
             print_story(story)

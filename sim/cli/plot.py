@@ -10,6 +10,7 @@ import typer
 
 from sim.cli.options import output_path
 from sim.cli.output import note, warn
+from sim.wording import counted
 
 
 def command(
@@ -90,4 +91,4 @@ def command(
         note("choose what is shown with --where NAME=VALUE, such as --where block_size=16.")
     for path in paths:
         sys.stdout.write(f"{path}\n")
-    note(f"{len(paths)} files drawn.")
+    note(f"{counted(len(paths), 'file')} drawn.")

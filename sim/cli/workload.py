@@ -13,6 +13,7 @@ from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, out, print_json, table, warn
 from sim.config import Group, RunConfig
 from sim.errors import UsageError
+from sim.wording import counted
 
 if TYPE_CHECKING:
     from workloads import Workload
@@ -148,7 +149,7 @@ def write_command(
     timed = dataclasses.replace(workload, requests=experiment.prepare_requests(config, workload))
     warn(workload.warnings)
     warn(write_trace(timed, output, form, trace_block_size=size, key=anonymise))
-    note(f"{len(timed.requests)} requests are in {output}.")
+    note(f"{output} holds {counted(len(timed.requests), 'request')}.")
     size = size or default_block_size(timed, form)
     if size != FORMS[form]:
         note(f"its ids stand for {size} tokens: read it with --trace-block-size {size}.")
@@ -191,7 +192,10 @@ def check_command(
         for sentence in found.problems:
             sys.stdout.write(f"{sentence}\n")
     warn(warnings)
-    note(f"{num_requests} requests can be used, {len(found.problems)} problems were found.")
+    note(
+        f"{counted(num_requests, 'usable request')} and {counted(len(found.problems), 'problem')}"
+        " were found."
+    )
     if found.problems:
         raise typer.Exit(1)
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from sim.explain.history import History
 from sim.explain.labels import Labels
 from sim.types import PrefixMatch, Sequence
+from sim.wording import counted
 
 _NUM_NAMED = 5
 """Requests that took blocks are named up to so many."""
@@ -53,12 +54,12 @@ class Reasons:
         num_full = min(seq.num_tokens // self._block_size, len(seq.block_keys))
         sentences = [
             f"Request {seq.request_id} was admitted at {_time(now_ns)} with {seq.num_tokens} "
-            f"tokens, {_count(num_full, 'full block')}; {match.num_tokens} tokens were hit."
+            f"tokens, {counted(num_full, 'full block')}; {match.num_tokens} tokens were hit."
         ]
         origins = [self._history.origins[block_id] for block_id in match.block_ids]
         for origin, group in groupby(origins):
             sentences.append(
-                f"{_count(len(list(group)))} filled by request {origin.request_id} at "
+                f"{counted(len(list(group)), 'block')} filled by request {origin.request_id} at "
                 f"{_time(origin.time_ns)}."
             )
         sentences.append(self.why_no_more_hits(seq, match, running))
@@ -68,13 +69,15 @@ class Reasons:
         for request_id, count in taken_for.most_common(_NUM_NAMED):
             times = [loss.time_ns for loss in lost if loss.request_id == request_id]
             sentences.append(
-                f"{_count(count)} of the rest had been there and lost to request {request_id} at "
-                f"{_time(min(times))}."
+                f"{counted(count, 'block')} of the rest had been there and lost to request "
+                f"{request_id} at {_time(min(times))}."
             )
         others = taken_for.most_common()[_NUM_NAMED:]
         if others:
             count = sum(count for _, count in others)
-            sentences.append(f"{_count(count)} more were lost to {len(others)} other requests.")
+            sentences.append(
+                f"{counted(count, 'block')} more were lost to {len(others)} other requests."
+            )
         return sentences
 
     def why_no_more_hits(
@@ -90,7 +93,7 @@ class Reasons:
             return "All of its blocks are hit; its last token is computed again, for its logits."
         if num_hits >= num_full:
             return (
-                f"The last {_count(num_left, 'token')} fill no block, and only full blocks are "
+                f"The last {counted(num_left, 'token')} fill no block, and only full blocks are "
                 "shared."
             )
         if num_hits >= len(seq.block_keys):
@@ -144,10 +147,6 @@ class Reasons:
             still = [block_id for block_id in table if block_id in kept]
             parts.append(f"others still hold {_blocks(still)}")
         return "; ".join(parts) + "."
-
-
-def _count(number: int, noun: str = "block") -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _time(time_ns: int) -> str:

@@ -62,7 +62,8 @@ def _draw_ceilings(
             colours.setdefault(line.variant, set()).add(styles[line.label].colour)
     owners: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for variant, parts in rates.items():
-        curve = pd.concat(parts).groupby(level=0).mean().round(2)
+        # Policies may differ by a rule; no line may lie above what stands for all of them.
+        curve = pd.concat(parts).groupby(level=0).max().round(2)
         if len(curve):
             if curve.max() - curve.min() < 0.05:
                 curve = curve.iloc[:1]
