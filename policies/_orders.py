@@ -64,7 +64,7 @@ class Queue:
 
     def __init__(self, blocked: Blocked) -> None:
         self._blocked = blocked
-        self._tickets: dict[int, int] = {}
+        self._tickets: OrderedDict[int, int] = OrderedDict()
         self._line: OrderedDict[int, None] = OrderedDict()
         # Keys that were set aside and are free again, all older than those in line.
         self._returned: list[tuple[int, int]] = []
@@ -80,6 +80,7 @@ class Queue:
         """Make ``key``, new or not, the newest."""
         self._next_ticket += 1
         self._tickets[key] = self._next_ticket
+        self._tickets.move_to_end(key)
         self._line[key] = None
         self._line.move_to_end(key)
 
@@ -87,6 +88,10 @@ class Queue:
         """Take ``key`` out."""
         del self._tickets[key]
         self._line.pop(key, None)
+
+    def first(self) -> int:
+        """Find the oldest key of all; one that is blocked may still move to another queue."""
+        return next(iter(self._tickets))
 
     def oldest(self) -> int | None:
         """Find the oldest key that may be evicted."""

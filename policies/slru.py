@@ -23,10 +23,9 @@ class SlruOrder(Order):
             self._probation.remove(key)
         self._protected.push(key)
         if len(self._protected) > self._protected_capacity:
-            oldest = self._protected.oldest()
-            if oldest is not None:
-                self._protected.remove(oldest)
-                self._probation.push(oldest)
+            oldest = self._protected.first()
+            self._protected.remove(oldest)
+            self._probation.push(oldest)
 
     def on_insert(self, key: int, position: int, access: Access) -> None:
         """Put on probation."""

@@ -31,10 +31,9 @@ class WTinyLfuOrder(Order):
             self._probation.remove(key)
         self._protected.push(key)
         if len(self._protected) > self._protected_capacity:
-            oldest = self._protected.oldest()
-            if oldest is not None:
-                self._protected.remove(oldest)
-                self._probation.push(oldest)
+            oldest = self._protected.first()
+            self._protected.remove(oldest)
+            self._probation.push(oldest)
 
     def on_miss(self, key: int) -> None:
         """Count it as well: a block may earn its place while it is not cached."""
@@ -47,9 +46,7 @@ class WTinyLfuOrder(Order):
     def victim(self) -> int:
         """Let the oldest of the window compete with the oldest on probation."""
         while len(self._window) > self._window_capacity and self._main_has_room():
-            oldest = self._window.oldest()
-            if oldest is None:
-                break
+            oldest = self._window.first()
             self._window.remove(oldest)
             self._probation.push(oldest)
         rivals = (self._window.oldest(), self._probation.oldest(), self._protected.oldest())
