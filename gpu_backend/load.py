@@ -27,7 +27,7 @@ def load_decoder(
     num_bytes, free = shape.num_params * dtype.itemsize, device.free_bytes()
     if num_bytes > 0.9 * free:
         raise UsageError(
-            f"--model {name!r} takes {num_bytes / 1e9:.1f} GB of weights but {free / 1e9:.1f} GB "
+            f"model {name!r} takes {num_bytes / 1e9:.1f} GB of weights but {free / 1e9:.1f} GB "
             "are free on the device; take a smaller model or another device."
         )
     with torch.inference_mode():

@@ -133,12 +133,12 @@ def load_shape(name: str) -> ModelShape:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"--model {name!r} is neither a preset ({', '.join(PRESETS)}) nor a config.json that "
+            f"model {name!r} is neither a preset ({', '.join(PRESETS)}) nor a config.json that "
             f"can be read ({error.strerror}); check its name."
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"--model {path}: not valid JSON ({error}); name a Hugging Face config.json."
+            f"model {path}: not valid JSON ({error}); name a Hugging Face config.json."
         ) from error
     return shape_from_config(document, str(path))
 
@@ -148,13 +148,13 @@ def shape_from_config(document: Any, where: str) -> ModelShape:  # noqa: ANN401
     if not isinstance(document, dict) or document.get("model_type") not in _FAMILIES:
         kind = document.get("model_type") if isinstance(document, dict) else None
         raise UsageError(
-            f"--model {where}: model_type is {kind!r} but must be one of {', '.join(_FAMILIES)}; "
+            f"model {where}: model_type is {kind!r} but must be one of {', '.join(_FAMILIES)}; "
             "use a dense model of these families."
         )
     family = document["model_type"]
     if document.get("use_sliding_window"):
         raise UsageError(
-            f"--model {where}: use_sliding_window is true but sliding windows are not modelled; "
+            f"model {where}: use_sliding_window is true but sliding windows are not modelled; "
             "use a model with full attention."
         )
     num_heads = _whole(document, "num_attention_heads", where)
@@ -179,7 +179,7 @@ def shape_from_config(document: Any, where: str) -> ModelShape:  # noqa: ANN401
     )
     if shape.num_heads % shape.num_kv_heads or shape.head_dim % 2:
         raise UsageError(
-            f"--model {where}: {shape.num_heads} heads of {shape.head_dim} with "
+            f"model {where}: {shape.num_heads} heads of {shape.head_dim} with "
             f"{shape.num_kv_heads} heads of keys and values cannot be grouped and rotated; heads "
             "must be a multiple and their size even."
         )
@@ -192,7 +192,7 @@ def _rope_scaling(rope: dict[str, Any], where: str) -> RopeScaling | None:
         return None
     if kind != "llama3":
         raise UsageError(
-            f"--model {where}: rotary positions of type {kind!r} but only 'default' and 'llama3' "
+            f"model {where}: rotary positions of type {kind!r} but only 'default' and 'llama3' "
             "are modelled; use a model with one of them."
         )
     try:
@@ -204,7 +204,7 @@ def _rope_scaling(rope: dict[str, Any], where: str) -> RopeScaling | None:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"--model {where}: the llama3 rotary scaling lacks {error}; take the whole config.json."
+            f"model {where}: the llama3 rotary scaling lacks {error}; take the whole config.json."
         ) from error
 
 
@@ -213,7 +213,7 @@ def _whole(document: dict[str, Any], key: str, where: str, default: int | None =
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(
-            f"--model {where}: {key} is {value!r} but must be a whole number of at least 1; "
+            f"model {where}: {key} is {value!r} but must be a whole number of at least 1; "
             "correct it."
         )
     return value

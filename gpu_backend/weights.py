@@ -148,13 +148,13 @@ def load_weights(
         except (KeyError, SafetensorError) as error:
             raise UsageError(
                 f"--weights {folder}: {name} is not there ({error}); name the folder of a model "
-                "that fits --model."
+                "that fits the model."
             ) from error
         except OSError as error:
             raise UsageError(f"--weights {path}: cannot be read ({error}); check it.") from error
         if tuple(tensor.shape) != size:
             raise UsageError(
-                f"--weights {folder}: {name} is of shape {tuple(tensor.shape)} but --model has "
+                f"--weights {folder}: {name} is of shape {tuple(tensor.shape)} but the model has "
                 f"{size}; give both of the same model."
             )
         return tensor.to(dtype)

@@ -36,7 +36,7 @@ class LruOrder(Order):
 
 
 class Lru(EvictorPool):
-    """V1's allocator with an LRU order; hits what ``vllm_v1_latest`` hits.
+    """V1's allocator with an LRU order; hits what ``vllm_v1_latest`` hits, but for copies.
 
     Source: the order of vLLM's free queue, as an order over keys. No parameters.
 

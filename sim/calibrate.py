@@ -292,8 +292,8 @@ def _plan(
     max_kv_tokens = min(room // token_bytes, max_batch * max_context)
     if max_kv_tokens < 2 * block_size:
         raise UsageError(
-            f"--model {shape.num_layers} layers leave room for {max_kv_tokens} tokens of KV but a "
-            "step needs some; take a smaller model or free memory."
+            f"the {shape.num_layers} layers of the model leave room for {max_kv_tokens} tokens of "
+            "KV but a step needs some; take a smaller model or free memory."
         )
     points = measure.grid(
         max_tokens=max_tokens,

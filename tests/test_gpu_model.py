@@ -290,7 +290,10 @@ def test_weights_of_another_model_are_refused(tmp_path):
     write_model(tmp_path, 1)
     for shape, words in (
         (ModelShape(61, 32, 48, 3, 4, 2, 8), "model.layers.2.input_layernorm.weight is not there"),
-        (ModelShape(61, 32, 50, 2, 4, 2, 8), r"is of shape \(48, 32\) but --model has \(50, 32\)"),
+        (
+            ModelShape(61, 32, 50, 2, 4, 2, 8),
+            r"of shape \(48, 32\) but the model has \(50, 32\)",
+        ),
     ):
         with pytest.raises(UsageError, match=words):
             load_weights(shape, tmp_path, device=CPU, dtype=torch.float32)

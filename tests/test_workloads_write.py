@@ -9,6 +9,7 @@ from sim.types import Request
 from workloads import Workload, infinite_hit_rate, read_mooncake, write_mooncake
 from workloads.content import Interner, TokenIds
 from workloads.shared_prefix import shared_prefix
+from workloads.write import write_trace
 
 ROWS = [
     {"timestamp": 0, "input_length": 600, "output_length": 7, "hash_ids": [5, 6]},
@@ -92,3 +93,19 @@ def test_what_cannot_be_written(trace, tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
         write_mooncake(trace, target)
     assert [entry.name for entry in tmp_path.iterdir() if ".part" in entry.name] == []
+
+
+def test_anonymised_files_of_one_key_share_nothing_by_it(trace, tmp_path):
+    other = replace(trace, requests=trace.requests[:3])
+    written = []
+    for name, workload in (("one", trace), ("again", trace), ("other", other)):
+        write_trace(workload, tmp_path / name, key="secret")
+        written.append((tmp_path / name).read_text())
+    assert written[0] == written[1]
+    joined = tmp_path / "joined.jsonl"
+    joined.write_text(written[0] + written[2])
+    requests = read_mooncake(joined).requests  # no request id is there twice
+    rates = [infinite_hit_rate(each.requests, 1) for each in (trace, other)]
+    tokens = [sum(r.num_prompt_tokens for r in each.requests) for each in (trace, other)]
+    hits = sum(rate * count for rate, count in zip(rates, tokens, strict=True))
+    assert infinite_hit_rate(requests, 1) == pytest.approx(hits / sum(tokens))

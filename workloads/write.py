@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
@@ -50,8 +50,10 @@ def write_trace(
         Tokens that an id stands for; None for the workload's own unit of identity, or that of
         ``FORMS`` where it has none.
     key
-        Makes ids of blocks, requests and sessions keyed hashes (BLAKE2b): the same key gives the
-        same file, and without it nothing leads back. Times count from the first arrival anyway.
+        Makes ids of blocks, requests and sessions keyed hashes (BLAKE2b): the same workload and key
+        give the same file, and without the key nothing leads back. Ids of different workloads are
+        unrelated under one key too, so that files can be joined and share nothing by it. Times
+        count from the first arrival anyway.
 
     Returns
     -------
@@ -76,7 +78,8 @@ def write_trace(
         )
     if key == "":
         raise UsageError("--anonymise needs a key that is not empty; give a secret of your own.")
-    lines = _Rows(workload, form, size, _hasher(key)).lines()
+    hashed = None if key is None else _hasher(key, _Rows(workload, form, size, None).lines())
+    lines = _Rows(workload, form, size, hashed).lines()
     path = Path(path)
     part = path.parent / f".{path.name}.{os.getpid()}.part"
     try:
@@ -113,13 +116,15 @@ def default_block_size(workload: Workload, form: str) -> int:
     return own if own > 1 and form != "tokens" else FORMS[form]
 
 
-def _hasher(key: str | None) -> Callable[[object], int] | None:
-    if key is None:
-        return None
-    secret = blake2b(key.encode("utf-8", "surrogatepass")).digest()
+def _hasher(key: str, plain_lines: Iterable[str]) -> Callable[[object], int]:
+    """Hash under a secret of the key and of all that is written, as ids are numbers in turn."""
+    written = blake2b()
+    for line in plain_lines:
+        written.update(line.encode() + b"\n")
+    secret = blake2b(written.digest(), key=blake2b(key.encode("utf-8", "surrogatepass")).digest())
 
     def hashed(value: object) -> int:
-        digest = blake2b(repr(value).encode(), key=secret, digest_size=8).digest()
+        digest = blake2b(repr(value).encode(), key=secret.digest(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1  # fits a signed integer of 64 bits
 
     return hashed
