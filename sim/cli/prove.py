@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import decoders, one_of, these
 from sim.cli.decoder import Device, Threads, Weights
 from sim.cli.options import settings_of, with_settings
 from sim.cli.output import note, out, print_json, progress, table, warn
@@ -27,6 +28,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             metavar="NAME|config.json",
             help="Model to run: tiny, small, llama-3-8b, qwen3-8b, or a Hugging Face config.json "
             "(--model names the cost preset).",
+            autocompletion=one_of(decoders),
         ),
     ] = "tiny",
     weights: Weights = None,
@@ -37,6 +39,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             "--dtype",
             metavar="fp32|bf16",
             help="Default: fp32; with --time bf16 on cuda.",
+            autocompletion=one_of(these("fp32", "bf16")),
         ),
     ] = None,
     threads: Threads = 1,
