@@ -94,7 +94,7 @@ def commands() -> str:
                 panel = getattr(parameter, "rich_help_panel", None) or ""
                 panels.setdefault(panel, []).append(_row(parameter))
         for panel, rows in panels.items():
-            heading = panel or ("Arguments and options" if len(panels) == 1 else "Its own")
+            heading = panel or ("Arguments and options" if len(panels) == 1 else "Options")
             parts.append(f"\n| {heading} | |\n| --- | --- |\n" + "\n".join(rows) + "\n")
 
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
@@ -105,13 +105,17 @@ def commands() -> str:
 def _row(parameter: Any) -> str:  # noqa: ANN401 - as above
     is_option = any(name.startswith("-") for name in parameter.opts)
     metavar = "" if getattr(parameter, "is_flag", False) else parameter.metavar or "TEXT"
-    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    shown = f"{names} `{metavar}`" if metavar else names
-    shown = shown if is_option else f"`{parameter.metavar or parameter.name.upper()}`"
+    names = ", ".join(_code(name) for name in (*parameter.opts, *parameter.secondary_opts))
+    shown = f"{names} {_code(metavar)}" if metavar else names
+    shown = shown if is_option else _code(parameter.metavar or parameter.name.upper())
     text = _escaped(parameter.help or "").replace("\n", " ")
     if parameter.show_default and parameter.default not in (None, False):
         text += f" (default: {parameter.default})"
-    return f"| {shown.replace('|', chr(92) + '|')} | {text.replace('|', chr(92) + '|')} |"
+    return f"| {shown} | {text.replace('|', '&#124;')} |"
+
+
+def _code(text: str) -> str:
+    return f"<code>{html.escape(text).replace('|', '&#124;')}</code>"
 
 
 def _escaped(text: str) -> str:
