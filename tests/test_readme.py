@@ -98,6 +98,8 @@ def quicker(args):
         return args
     if "--free-blocks" in args:
         return [*args, "--free-blocks", "1000"]
+    if args[:2] == ["prove", "shared-prefix"]:
+        args += ["--workload-arg", "prompt=64", "--workload-arg", "output=4"]
     return [*args, *QUICKER.get(args[0], ())]
 
 
