@@ -2,6 +2,7 @@
 #             (hit rates under demo/hits, the cost of cache management under demo/overhead)
 # make test   environment, installation, and every check: ruff, mypy, all tests
 # make check  the checks alone
+# make docs   environment, installation, and the documentation as pages in site/
 # make clean  remove what the others made
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/prefixsim sweep examples/demo.toml -o demo/hits
@@ -25,6 +26,10 @@ check:
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
 
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'the documentation is in site/index.html'
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo 'prefixsim needs Python 3.11 or newer; name one with make PYTHON=python3.12' >&2; exit 2; }
@@ -35,10 +40,15 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable .
 	@touch $@
 
+$(VENV)/installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo 'installing prefixsim and what its documentation needs into $(VENV) ...'
+	$(PIP) --editable '.[docs]'
+	@touch $@ $(VENV)/installed
+
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo 'installing prefixsim and what its tests need into $(VENV) ...'
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """One run is one frozen configuration; this is the one list of its settings.
 
-The command line, TOML files of sweeps and the README's table are all made from these fields.
+The command line, TOML files of sweeps and the table of docs/settings.md are made from these fields.
 """
 
 from __future__ import annotations

@@ -216,6 +216,35 @@ def measure(
     )
 
 
+def simulate(config: RunConfig) -> experiment.Run:
+    """Run what `measure` executes, by the cost of the configuration, in a pool of the same size."""
+    return experiment.run(with_capacity(config))
+
+
+def compare(measured: Measured, simulated: experiment.Run | None) -> pd.DataFrame:
+    """Set what was measured beside what the simulator says of the same workload.
+
+    Returns
+    -------
+    A row per figure, by its name; without a simulation, a column ``measured`` alone.
+    """
+    served = measured.requests[measured.requests["status"] == "finished"]
+    figures = {
+        "model_s": measured.model_s,
+        "makespan_s": measured.makespan_s,
+        "ttft_ms_mean": float(served["ttft_ms"].mean()),
+        "tpot_ms_mean": float(served["tpot_ms"].mean()),
+        "e2e_s_mean": float(served["e2e_s"].mean()),
+    }
+    table = pd.DataFrame({"measured": figures})
+    if simulated is not None:
+        names = {"model_s": "gpu_s"}
+        values = [float(simulated.summary[names.get(name, name)]) for name in figures]
+        table["simulated"] = values
+        table["error"] = table["simulated"] / table["measured"] - 1
+    return table
+
+
 def make_executor(choice: ModelChoice) -> Executor:
     """Make the model of a choice on its device.
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sim.cost_fit import residuals_of
 from sim.errors import UsageError
 from sim.presets import list_presets, load_preset
-from sim.presets.build import HERE, build, table_points
+from sim.presets.build import HERE, build
+from sim.presets.published import table_points
 
 FITTED = json.loads((HERE / "facts.json").read_text())["fitted"]
 PAIRS = list_presets()

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli.completion import decoders, one_of, these
 from sim.cli.decoder import Device, Threads, Weights
 from sim.cli.options import output_path
 from sim.cli.output import err, note, out, print_json, progress, table
@@ -20,12 +21,18 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             "--model",
             metavar="NAME|config.json",
             help="Model to run: tiny, small, llama-3-8b, qwen3-8b, or a Hugging Face config.json.",
+            autocompletion=one_of(decoders),
         ),
     ] = "small",
     device: Device = None,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", metavar="fp32|bf16", help="Default: bf16 on cuda, fp32 on cpu."),
+        typer.Option(
+            "--dtype",
+            metavar="fp32|bf16",
+            help="Default: bf16 on cuda, fp32 on cpu.",
+            autocompletion=one_of(these("fp32", "bf16")),
+        ),
     ] = None,
     weights: Weights = None,
     output: Annotated[

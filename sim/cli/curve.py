@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import gpus, models, one_of, some_of, these
 from sim.cli.options import settings_of, with_settings
 from sim.cli.output import note, out, print_json, say_compiling, table, warn
 from sim.config import Group
@@ -26,6 +27,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             "--policy",
             metavar="TEXT,...",
             help="vllm_v1, vllm_v1_latest or both (default: vllm_v1).",
+            autocompletion=some_of(these("vllm_v1", "vllm_v1_latest")),
             show_default=False,
         ),
     ] = None,
@@ -49,6 +51,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             "--reuse",
             metavar="all|prefill",
             help="Blocks that are cached: 'all', or only those of prompts. (default: all)",
+            autocompletion=one_of(these("all", "prefill")),
             show_default=False,
         ),
     ] = None,
@@ -59,6 +62,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             metavar="tail|head",
             help="'tail': vLLM's. 'head': a store of prompts in the order in which blocks are "
             "touched, so that a prompt's head is evicted before its tail (Mooncake's Figure 9).",
+            autocompletion=one_of(these("tail", "head")),
         ),
     ] = "tail",
     sample: Annotated[
@@ -74,10 +78,18 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             help="Measure every pool too small for some request, however long it takes.",
         ),
     ] = False,
-    model: Annotated[str, typer.Option("--model", help="Model whose KV fills the capacity.")] = (
-        "llama-3-8b"
-    ),
-    gpu: Annotated[str, typer.Option("--gpu", help="GPU, for --kv-capacity auto.")] = "h100",
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="Model whose KV fills the capacity.",
+            autocompletion=one_of(models),
+        ),
+    ] = "llama-3-8b",
+    gpu: Annotated[
+        str,
+        typer.Option("--gpu", help="GPU, for --kv-capacity auto.", autocompletion=one_of(gpus)),
+    ] = "h100",
     seed: Annotated[int, typer.Option("--seed", help="Seed of generator and sample.")] = 0,
     output: Annotated[
         Path | None,

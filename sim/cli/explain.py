@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.cli.completion import one_of, these
 from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, print_json
 from sim.config import RunConfig, option_name
@@ -22,7 +23,12 @@ _FORMS = (".html", ".png", ".svg", ".json")
 def command(
     example: Annotated[
         str | None,
-        typer.Option("--example", metavar="NAME", help="Explain a built-in example: article."),
+        typer.Option(
+            "--example",
+            metavar="NAME",
+            help="Explain a built-in example: article.",
+            autocompletion=one_of(these("article")),
+        ),
     ] = None,
     request: Annotated[
         str | None,

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from sim.cli import completion
 from sim.config import Group, kind_of, option_name, setting_of, settings
 from sim.errors import UsageError
 
@@ -31,6 +32,15 @@ ARGS = {
     ),
 }
 _METAVARS = {str: "TEXT", int: "INTEGER", float: "NUMBER"}
+_NAMES: dict[str, completion.Names] = {
+    "workload": completion.generators,
+    "policy": completion.policies,
+    "model": completion.models,
+    "gpu": completion.gpus,
+    "overhead": completion.overheads,
+    "kv_capacity": completion.these("auto", "infinite"),
+}
+"""What a shell offers for settings that have no choices of their own."""
 
 
 def with_settings(
@@ -129,7 +139,12 @@ def _argument(field: Field[Any], *, required: bool) -> inspect.Parameter:
     metavar = "WORKLOAD" if required else "[WORKLOAD]"
     annotation: Any = Annotated[
         str if required else str | None,
-        typer.Argument(metavar=metavar, help=help, show_default=False),
+        typer.Argument(
+            metavar=metavar,
+            help=help,
+            show_default=False,
+            autocompletion=completion.one_of(completion.generators),
+        ),
     ]
     default = inspect.Parameter.empty if required else None
     return _keyword(field.name, default, annotation)
@@ -148,6 +163,9 @@ def _option(field: Field[Any], many: bool) -> inspect.Parameter:
         ]
     else:
         metavar = "|".join(setting.choices) if setting.choices else _METAVARS[kind]
+        names = completion.these(*setting.choices) if setting.choices else _NAMES.get(field.name)
+        # explain takes two policies where run takes one.
+        complete = completion.some_of if many or field.name == "policy" else completion.one_of
         annotation = Annotated[
             str | None,
             typer.Option(
@@ -156,6 +174,7 @@ def _option(field: Field[Any], many: bool) -> inspect.Parameter:
                 help=setting.help
                 + ("" if field.default is None else f" (default: {field.default})"),
                 rich_help_panel=setting.group,
+                autocompletion=complete(names) if names else None,
                 show_default=False,
             ),
         ]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from sim.cli.completion import policies as policy_names
+from sim.cli.completion import some_of
 from sim.cli.options import output_path
 from sim.cli.output import note, print_json, progress
 from sim.cli.overhead_tables import show_comparison, show_evictions, show_times
@@ -27,7 +29,10 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     policy: Annotated[
         str | None,
         typer.Option(
-            "--policy", metavar="TEXT,...", help="Policies to time (default: the models of vLLM)."
+            "--policy",
+            metavar="TEXT,...",
+            help="Policies to time (default: the models of vLLM).",
+            autocompletion=some_of(policy_names),
         ),
     ] = None,
     block_sizes: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.completion import one_of, these
 from sim.cli.options import output_path
 from sim.cli.output import note, warn
 from sim.wording import counted
@@ -23,6 +24,9 @@ def command(
             "--kind",
             metavar="capacity|block-size|ttft|overhead|break-even",
             help="What to draw, repeatable; default: all that the results can show.",
+            autocompletion=one_of(
+                these("capacity", "block-size", "ttft", "overhead", "break-even")
+            ),
         ),
     ] = None,
     against: Annotated[
@@ -61,6 +65,7 @@ def command(
             "--reference",
             metavar="vllm-v1-alpha",
             help="Published figures to draw into overhead: throughput relative to no caching.",
+            autocompletion=one_of(these("vllm-v1-alpha")),
         ),
     ] = None,
 ) -> None:

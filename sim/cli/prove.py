@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import decoders, one_of, these
 from sim.cli.decoder import Device, Threads, Weights
 from sim.cli.options import settings_of, with_settings
 from sim.cli.output import note, out, print_json, progress, table, warn
@@ -27,6 +28,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             metavar="NAME|config.json",
             help="Model to run: tiny, small, llama-3-8b, qwen3-8b, or a Hugging Face config.json "
             "(--model names the cost preset).",
+            autocompletion=one_of(decoders),
         ),
     ] = "tiny",
     weights: Weights = None,
@@ -37,6 +39,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             "--dtype",
             metavar="fp32|bf16",
             help="Default: fp32; with --time bf16 on cuda.",
+            autocompletion=one_of(these("fp32", "bf16")),
         ),
     ] = None,
     threads: Threads = 1,
@@ -148,28 +151,17 @@ def _show_proof(proven: Proven, as_json: bool) -> None:
 
 def _show_time(config: RunConfig, choice: ModelChoice, measured: Measured, as_json: bool) -> None:
     """Print what was measured, beside what the cost model says of the same workload."""
-    from sim import experiment, prove  # noqa: PLC0415
+    from sim import prove  # noqa: PLC0415
 
-    served = measured.requests[measured.requests["status"] == "finished"]
-    rows: dict[str, list[float]] = {
-        "model_s": [measured.model_s],
-        "makespan_s": [measured.makespan_s],
-        "ttft_ms_mean": [float(served["ttft_ms"].mean())],
-        "tpot_ms_mean": [float(served["tpot_ms"].mean())],
-        "e2e_s_mean": [float(served["e2e_s"].mean())],
-    }
-    if config.cost is not None:
-        simulated = experiment.run(prove.with_capacity(config)).summary
-        for name, row in rows.items():
-            value = float(simulated["gpu_s" if name == "model_s" else name])
-            row += [value, value / row[0] - 1]
+    simulated = prove.simulate(config) if config.cost is not None else None
+    rows = prove.compare(measured, simulated)
     if as_json:
-        names = ("measured", "simulated", "error")
-        print_json({name: dict(zip(names, row, strict=False)) for name, row in rows.items()})
+        print_json(rows.to_dict("index"))
         return
-    headings = ["figure", "measured", *(["simulated", "error"] if config.cost else [])]
-    title = f"{len(served)} requests in {measured.num_steps} steps of {choice.name}"
-    out().print(table(title, headings, [[name, *row] for name, row in rows.items()]))
+    served = int((measured.requests["status"] == "finished").sum())
+    title = f"{served} requests in {measured.num_steps} steps of {choice.name}"
+    values = [[name, *row] for name, row in zip(rows.index, rows.to_numpy().tolist(), strict=True)]
+    out().print(table(title, ["figure", *rows.columns], values))
     note(f"by the {measured.clock} clock; the steps took {measured.wall_s:.2f} s of wall time.")
     if config.cost is None:
         note("give --cost FILE to compare with what 'run' says of the same workload.")

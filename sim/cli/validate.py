@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.completion import one_of, policies
 from sim.cli.output import note, out, print_json, table
 
 
@@ -24,7 +25,12 @@ def command(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="TEXT", help="Default: vllm_v1_latest."),
+        typer.Option(
+            "--policy",
+            metavar="TEXT",
+            help="Default: vllm_v1_latest.",
+            autocompletion=one_of(policies),
+        ),
     ] = None,
     cost: Annotated[
         str | None,

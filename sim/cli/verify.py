@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sim.cli.completion import one_of, policies, these
 from sim.cli.output import complain, note, print_json
 from sim.errors import UsageError
 
@@ -26,6 +27,7 @@ def command(
             "--policy",
             metavar="TEXT",
             help="Replay with this policy instead of the one that models each file's variant.",
+            autocompletion=one_of(policies),
         ),
     ] = None,
     traces: Annotated[
@@ -38,6 +40,7 @@ def command(
             "--engine",
             metavar="plain|fast",
             help="Replay with the plain code, or with the compiled form of policies that have one.",
+            autocompletion=one_of(these("plain", "fast")),
         ),
     ] = "plain",
     as_json: Annotated[

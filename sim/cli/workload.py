@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import models, one_of, these
 from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import note, out, print_json, table, warn
 from sim.config import Group, RunConfig
@@ -42,7 +43,12 @@ def describe_command(
         bool, typer.Option("--json", help="Print one JSON object (an array for several sizes).")
     ] = False,
     model: Annotated[
-        str, typer.Option("--model", help="Model whose KV cache the working set is stated for.")
+        str,
+        typer.Option(
+            "--model",
+            help="Model whose KV cache the working set is stated for.",
+            autocompletion=one_of(models),
+        ),
     ] = "llama-3-8b",
     plot: Annotated[
         Path | None,
@@ -116,7 +122,10 @@ def write_command(
     form: Annotated[
         str,
         typer.Option(
-            "--to", metavar="mooncake|bailian|tokens", help="Form to write; tokens keeps every hit."
+            "--to",
+            metavar="mooncake|bailian|tokens",
+            help="Form to write; tokens keeps every hit.",
+            autocompletion=one_of(these("mooncake", "bailian", "tokens")),
         ),
     ] = "mooncake",
     ids_block_size: Annotated[

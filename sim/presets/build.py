@@ -13,12 +13,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from sim.cost import StepCost, cost_to_document
 from sim.cost_fit import Residuals, fit_step_cost, residuals_of
 from sim.presets import BYTES_PER_VALUE, GpuFacts, ModelFacts
 from sim.presets.derive import Roofline, derive_cost
+from sim.presets.published import table_points
 
 HERE: Final = Path(__file__).parent
 DIGITS: Final = 7
@@ -109,14 +108,6 @@ def build() -> dict[Pair, dict[str, Any]]:
             checks,
         )
     return documents
-
-
-def table_points(table: str, rows: dict[str, str]) -> pd.DataFrame:
-    """Return the steps of a table whose columns have the values of ``rows``."""
-    points = pd.read_csv(HERE / "tables" / table)
-    for column, value in rows.items():
-        points = points[points[column] == value]
-    return points.reset_index(drop=True)
 
 
 def _model(entry: dict[str, Any]) -> ModelFacts:
