@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,27 @@ _PART = ".part-"
 
 _LATER = ("workload_digest", "policy_digest", "cost_digest", "overhead_digest")
 """Columns that results of earlier releases lack; they are read as empty."""
+
+
+def files_of(run: Run) -> dict[str, bytes]:
+    """Make the files that keep a run, by their names."""
+    frames = {"requests.parquet": run.requests, "steps.parquet": run.steps}
+    record = {
+        "run_id": run.run_id,
+        "version": VERSION,
+        "config": run.config.to_dict(),
+        "summary": without_nan(run.summary),
+        "warnings": run.warnings,
+    }
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    return {
+        **{
+            name: frame.to_parquet(None, index=False)
+            for name, frame in frames.items()
+            if len(frame) or name == "requests.parquet"
+        },
+        "run.json": text.encode(),
+    }
 
 
 class ResultStore:
@@ -76,23 +97,16 @@ class ResultStore:
 
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""
+        self.write_files(run.run_id, files_of(run))
+
+    def write_files(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Keep a run that was done elsewhere, by its `files_of`."""
         self._make()
         try:
             parts = Path(tempfile.mkdtemp(prefix=_PART, dir=self._runs))
-            run.requests.to_parquet(parts / "requests.parquet", index=False)
-            steps = run.steps
-            if len(steps):
-                steps.to_parquet(parts / "steps.parquet", index=False)
-            record = {
-                "run_id": run.run_id,
-                "version": VERSION,
-                "config": run.config.to_dict(),
-                "summary": without_nan(run.summary),
-                "warnings": run.warnings,
-            }
-            text = json.dumps(record, indent=2, allow_nan=False)
-            (parts / "run.json").write_text(text + "\n", encoding="utf-8")
-            final = self._runs / run.run_id
+            for name, data in files.items():
+                (parts / name).write_bytes(data)
+            final = self._runs / run_id
             if final.exists():
                 shutil.rmtree(final)
             parts.chmod(0o755)
