@@ -34,6 +34,7 @@ __all__ = [
     "describe",
     "dials",
     "doubt_about_block_size",
+    "from_columns",
     "infinite_hit_rate",
     "is_source",
     "load",

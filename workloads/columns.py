@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,4 @@ def _text_columns(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.i
 def _texts(data: NDArray[np.generic], stops: NDArray[np.generic]) -> list[str]:
     whole = data.tobytes()
     bounds = [0, *stops.tolist()]
-    return [
-        whole[start:stop].decode("utf-8", "surrogatepass")
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    return [whole[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]

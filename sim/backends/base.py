@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Collection
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ Shared = Any
 """A workload that was sent, as a task names it."""
 
 
-class WorkerLost(Exception):
+class WorkerLostError(Exception):
     """The process that ran a point has gone: killed, out of memory, or its machine went down."""
 
 
@@ -51,7 +52,7 @@ class Backend(Protocol):
 
         Raises
         ------
-        WorkerLost
+        WorkerLostError
             Nothing did, for the worker has gone.
         UsageError
             Nothing can run there.
@@ -61,3 +62,29 @@ class Backend(Protocol):
     def close(self, *, broken: bool) -> None:
         """Let go of workers; if the sweep was broken off, stop what runs."""
         ...
+
+
+def knock(place: str, *, default_port: int | None = None) -> None:
+    """Ask whether anybody listens at ``HOST:PORT``: the libraries would ask for half a minute.
+
+    Raises
+    ------
+    OSError
+        Nobody does.
+    ValueError
+        It is no such place.
+    """
+    host, _, port = place.rpartition(":") if ":" in place else (place, "", str(default_port))
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+        raise ValueError("it is not HOST:PORT")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S):
+        pass
+
+
+_PATIENCE_S = 5
+
+
+def short(error: BaseException) -> str:
+    """Make half a sentence of what a library says."""
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__).strip().rstrip(".")

@@ -7,12 +7,13 @@ import tempfile
 from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
 from joblib.externals.loky import get_reusable_executor
 
-from sim.backends.base import WorkerLost
+from sim.backends.base import WorkerLostError
 from sim.backends.point import Answer, Task, perform
 from workloads import Columns
 
@@ -73,7 +74,7 @@ class Processes:
         try:
             return handle.result()
         except BrokenExecutor as error:
-            raise WorkerLost from error
+            raise WorkerLostError from error
 
     def close(self, *, broken: bool) -> None:
         """Leave the processes to the next sweep, or kill them at once."""
@@ -81,5 +82,5 @@ class Processes:
             self._executor().shutdown(wait=True, kill_workers=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _executor(self):  # type: ignore[no-untyped-def]  # noqa: ANN202 - joblib has no types
+    def _executor(self) -> Any:  # noqa: ANN401 - joblib has no types
         return get_reusable_executor(self._num_processes, timeout=_IDLE_S, env=_ONE_THREAD)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sim.backends.base import Backend, Handle, Shared, WorkerLost
+from sim.backends.base import Backend, Handle, Shared, WorkerLostError
 from sim.backends.fingerprint import fingerprint
 from sim.backends.modules import sources_of
 from sim.backends.point import Answer, Point, Task
@@ -101,7 +101,7 @@ def run_points(
             point = running.pop(handle)
             try:
                 answer = backend.answer(handle)
-            except WorkerLost:
+            except WorkerLostError:
                 point.num_deaths += 1
                 if point.num_deaths > _ALONE:
                     yield point.config, Answer(failure=_blame(point))

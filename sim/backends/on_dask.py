@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sim.backends.base import WorkerLost
+from sim.backends.base import WorkerLostError, knock, short
 from sim.backends.point import Answer, Task, perform
 from sim.errors import UsageError
 from workloads import Columns
@@ -45,10 +45,11 @@ class DaskCluster:
         scheme, _, place = address.rpartition("://")
         whole = f"{scheme or 'tcp'}://{place if ':' in place else f'{place}:{_PORT}'}"
         try:
+            knock(place, default_port=_PORT)
             self._client = distributed.Client(whole, timeout=_PATIENCE_S, set_as_default=False)
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"--address {address} is no Dask scheduler that answers ({_short(error)}); start "
+                f"--address {address} is no Dask scheduler that answers ({short(error)}); start "
                 "one with 'dask scheduler' and name what it prints."
             ) from error
         try:
@@ -78,7 +79,8 @@ class DaskCluster:
 
     def wait(self, handles: Collection[Any]) -> list[Any]:
         """Wait for a point."""
-        found = self._call(distributed.wait, list(handles), return_when="FIRST_COMPLETED")
+        with self._client.as_current():
+            found = self._call(distributed.wait, list(handles), return_when="FIRST_COMPLETED")
         return list(found.done)
 
     def answer(self, handle: Any) -> Answer:  # noqa: ANN401
@@ -86,12 +88,12 @@ class DaskCluster:
         try:
             answer: Answer = self._call(handle.result)
         except distributed.KilledWorker as error:
-            raise WorkerLost from error
+            raise WorkerLostError from error
         except UsageError:
             raise
         except Exception as error:
             raise UsageError(
-                f"the Dask workers at {self._address} cannot run prefixsim ({_short(error)}); "
+                f"the Dask workers at {self._address} cannot run prefixsim ({short(error)}); "
                 "install the same version on them."
             ) from error
         return answer
@@ -105,14 +107,10 @@ class DaskCluster:
             return function(*args, **options)
         except (OSError, distributed.CancelledError) as error:
             raise UsageError(
-                f"the Dask scheduler at {self._address} has gone ({_short(error)}); what is done "
+                f"the Dask scheduler at {self._address} has gone ({short(error)}); what is done "
                 "is kept, so run the same command again when it is back."
             ) from error
 
 
 def _given(columns: Columns) -> Columns:
     return columns
-
-
-def _short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")

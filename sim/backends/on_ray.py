@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Collection
 from typing import Any
 
-from sim.backends.base import WorkerLost
+from sim.backends.base import WorkerLostError, knock, short
 from sim.backends.point import Answer, Task, perform
 from sim.errors import UsageError
 from workloads import Columns
@@ -19,9 +18,6 @@ except ImportError as error:
         "--backend ray needs Ray, which is not installed; install it with pip install "
         "'prefixsim[ray]', on the workers, too."
     ) from error
-
-_PATIENCE_S = 5
-"""How long to wait for a head node to answer."""
 
 
 class RayCluster:
@@ -49,14 +45,14 @@ class RayCluster:
     def _connect(self) -> None:
         try:
             if self._address != "auto":
-                _knock(self._address)
+                knock(self._address.removeprefix("ray://"))
             ray.init(
                 self._address, logging_level=logging.ERROR, log_to_driver=False,
                 configure_logging=False,
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise UsageError(
-                f"--address {self._address} is no Ray cluster that answers ({_short(error)}); "
+                f"--address {self._address} is no Ray cluster that answers ({short(error)}); "
                 "start one with 'ray start --head' and name what it prints."
             ) from error
 
@@ -86,10 +82,10 @@ class RayCluster:
         try:
             answer: Answer = ray.get(handle)
         except lost as error:
-            raise WorkerLost from error
+            raise WorkerLostError from error
         except Exception as error:
             raise UsageError(
-                f"the Ray workers at {self._address} cannot run prefixsim ({_short(error)}); "
+                f"the Ray workers at {self._address} cannot run prefixsim ({short(error)}); "
                 "install the same version on them."
             ) from error
         return answer
@@ -99,16 +95,3 @@ class RayCluster:
         del broken
         if self._is_mine:
             ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Ask whether anybody listens, since Ray itself would ask for half a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError("it must be HOST:PORT, ray://HOST:PORT or auto")
-    with socket.create_connection((host, int(port)), timeout=_PATIENCE_S):
-        pass
-
-
-def _short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")

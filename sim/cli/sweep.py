@@ -55,7 +55,27 @@ def command(
             "-j",
             metavar="N",
             parser=num_processes,
-            help="Processes, at most one a CPU; default: all CPUs.",
+            help="Points that run at a time, on this machine at most one a CPU; default: as many "
+            "as there are CPUs, or as the cluster has room for.",
+        ),
+    ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            metavar="joblib|dask|ray",
+            help="Where points run: processes of this machine (joblib), or a Dask or Ray cluster "
+            "that is running (see docs/sweeps.md).",
+        ),
+    ] = "joblib",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="The cluster: Dask's scheduler, or Ray's head node; default for Ray: the cluster "
+            "that this machine belongs to.",
+            show_default=False,
         ),
     ] = None,
     steps: Annotated[
@@ -77,8 +97,10 @@ def command(
     """
     import joblib  # noqa: PLC0415 - keeps --help quick
 
-    from sim import experiment, grid, identity, store  # noqa: PLC0415
+    from sim import backends, experiment, grid, identity, store  # noqa: PLC0415
+    from sim.fast import process  # noqa: PLC0415
 
+    backends.check(backend, address)
     axes = grid.read_axes(file) if file is not None else {}
     axes.update(_axes(chosen))
     if not axes:
@@ -86,17 +108,21 @@ def command(
             "sweep has nothing to vary: name a FILE.toml or give options with comma lists, such "
             "as --policy vllm_v0,vllm_v1."
         )
-    num_cpus: int = joblib.cpu_count()
     configs = grid.expand(axes)
     for config in configs:
         experiment.check(config)
         identity.check_repeatable(config)
+    process.is_ours = not any(":" in config.policy for config in configs)
     results = store.ResultStore(output)
     results.prepare()
+    num_missing = len(grid.missing(configs, results, fresh=fresh))
+    if backend == "joblib":
+        num_cpus: int = joblib.cpu_count()
+        jobs = min(jobs or num_cpus, num_cpus)
     failures: list[grid.Outcome] = []
     warnings: dict[str, None] = {}
-    with progress() as bar:
-        task = bar.add_task("sweeping", total=len(configs))
+    with progress(rare=True) as bar:
+        task = bar.add_task("sweeping", total=len(configs), completed=len(configs) - num_missing)
 
         def on_outcome(outcome: grid.Outcome) -> None:
             bar.advance(task)
@@ -109,7 +135,9 @@ def command(
             outcomes = grid.sweep(
                 configs,
                 results,
-                jobs=min(jobs or num_cpus, num_cpus),
+                jobs=jobs,
+                backend=backend,
+                address=address,
                 keep_steps=steps,
                 fresh=fresh,
                 on_outcome=on_outcome,
