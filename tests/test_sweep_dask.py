@@ -19,6 +19,13 @@ __all__ = ["deadly"]
 pytest.importorskip("distributed")
 
 
+def address_in(folder):
+    """Wait for a scheduler to say where it is."""
+    file = folder / "scheduler.json"
+    wait_until(lambda: file.exists() and file.read_text().endswith("}"), "the scheduler")
+    return json.loads(file.read_text())["address"]
+
+
 def start(folder, *arguments):
     """Start a part of the cluster far from the folder that the sweep runs in."""
     environment = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
@@ -34,17 +41,16 @@ def start(folder, *arguments):
 def address(tmp_path_factory):
     """Start a cluster; give the address of its scheduler."""
     folder = tmp_path_factory.mktemp("dask")
-    file = folder / "scheduler.json"
     processes = [start(folder, "scheduler", "--host", "127.0.0.1", "--port", "0")]
     try:
-        wait_until(file.exists, "the scheduler")
+        found = address_in(folder)
         processes.append(
             start(
                 folder, "worker", "--host", "127.0.0.1", "--nworkers", "2", "--nthreads", "1",
                 "--local-directory", str(folder),
             )
         )  # fmt: skip
-        yield json.loads(file.read_text())["address"]
+        yield found
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -112,8 +118,7 @@ def test_a_scheduler_without_workers_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(on_dask, "_PATIENCE_S", 1)
     process = start(tmp_path, "scheduler", "--host", "127.0.0.1", "--port", "0")
     try:
-        wait_until((tmp_path / "scheduler.json").exists, "the scheduler")
-        address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+        address = address_in(tmp_path)
         with pytest.raises(UsageError, match="has no workers; start some with 'dask worker tcp"):
             sweep([point()], ResultStore(tmp_path), backend="dask", address=address)
     finally:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import hashlib
 import importlib
+import importlib.util
 import shutil
 import sys
 import sysconfig
 import tempfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path, PurePosixPath
-from types import ModuleType
 
 import policies
 
@@ -23,8 +25,8 @@ _OURS = ("sim", "policies", "workloads", "gpu_backend")
 def sources_of(policy: str) -> Sources:
     """Collect the modules that a policy from outside is made of.
 
-    Those are its own and what their names come from, but nothing that is installed: workers must
-    have that installed, too. What a function imports when it runs is not seen.
+    Those are its own and all that they import, wherever in their source, but nothing that is
+    installed: workers must have that installed, too.
     """
     if ":" not in policy:
         return ()
@@ -34,50 +36,73 @@ def sources_of(policy: str) -> Sources:
     todo = [policy.partition(":")[0]]
     while todo:
         name = todo.pop()
-        module = sys.modules.get(name)
-        if module is None or name in seen:
+        if not name or name in seen:
             continue
         seen.add(name)
-        path = _file_of(module)
+        path = _file_of(name)
         if path is None:
             continue
-        parts = PurePosixPath(*name.split("."))
-        is_package = hasattr(module, "__path__")
-        inside = parts / "__init__.py" if is_package else parts.with_suffix(".py")
+        is_package = path.name == "__init__.py"
+        place = PurePosixPath(*name.split("."))
+        inside = place / path.name if is_package else place.with_suffix(".py")
         files[inside.as_posix()] = path.read_bytes()
-        todo += _modules_named_in(module)
         todo.append(name.rpartition(".")[0])
+        todo += _imports(files[inside.as_posix()], name if is_package else name.rpartition(".")[0])
     return tuple(sorted(files.items()))
 
 
-def _modules_named_in(module: ModuleType) -> list[str]:
-    found = []
-    for value in vars(module).values():
-        name = value.__name__ if isinstance(value, ModuleType) else _home(value)
-        if name is not None:
-            found.append(name)
-    return found
-
-
-def _home(value: object) -> str | None:
+def _imports(source: bytes, package: str) -> set[str]:
+    """Name what a source imports; ``from a import b`` may mean a module a.b."""
+    found: set[str] = set()
     try:
-        name = getattr(value, "__module__", None)
-    except Exception:  # an object of theirs may answer as it likes
-        return None
-    return name if isinstance(name, str) else None
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # it says so where it is imported
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            parts = [*(above if node.level else ()), *([node.module] if node.module else ())]
+            base = ".".join(parts)
+            found.add(base)
+            found.update(f"{base}.{alias.name}" for alias in node.names)
+    return found | {parent for name in found for parent in _parents(name)}
 
 
-def _file_of(module: ModuleType) -> Path | None:
-    """Find the source of a module that is neither ours nor installed."""
-    if module.__name__.partition(".")[0] in (*_OURS, "__main__") or not module.__name__:
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _file_of(name: str) -> Path | None:
+    """Find the source of a module that is neither ours nor installed; None if there is none."""
+    # Looking a module up imports what it lies in, which may be large: the top tells who has it.
+    if not _is_from_outside(name.partition(".")[0]):
         return None
-    name = getattr(module, "__file__", None)
-    path = Path(name).resolve() if isinstance(name, str) else None
-    if path is None or path.suffix != ".py" or not path.is_file():
+    spec = _spec(name)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib")]
-    installed.append(Path(sysconfig.get_path("platlib")).resolve())
-    return None if any(path.is_relative_to(folder) for folder in installed) else path
+    return Path(spec.origin)
+
+
+def _is_from_outside(top: str) -> bool:
+    if top in (*_OURS, "__main__") or top in sys.stdlib_module_names:
+        return False
+    spec = _spec(top)
+    if spec is None:
+        return False
+    # A folder without __init__.py has no origin of its own.
+    places = [spec.origin] if spec.origin is not None else spec.submodule_search_locations or []
+    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")]
+    return not any(Path(p).resolve().is_relative_to(folder) for p in places for folder in installed)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a name in a module, not a module
+        return None
 
 
 class _Installed:

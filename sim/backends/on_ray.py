@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection
+from contextlib import ExitStack, redirect_stdout
 from typing import Any
 
 from sim.backends.base import WorkerLostError, knock, short
@@ -38,6 +40,8 @@ class RayCluster:
         self._jobs = jobs
         self._address = address or "auto"
         self._is_mine = not ray.is_initialized()
+        # Ray writes of workers that died to standard output, where results belong.
+        self._redirected = ExitStack()
         if self._is_mine:
             self._connect()
         self._perform = ray.remote(max_retries=0)(perform)
@@ -50,6 +54,7 @@ class RayCluster:
                 self._address, logging_level=logging.ERROR, log_to_driver=False,
                 configure_logging=False,
             )  # fmt: skip
+            self._redirected.enter_context(redirect_stdout(sys.stderr))
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise UsageError(
                 f"--address {self._address} is no Ray cluster that answers ({short(error)}); "
@@ -95,3 +100,4 @@ class RayCluster:
         del broken
         if self._is_mine:
             ray.shutdown()
+        self._redirected.close()
