@@ -189,7 +189,7 @@ def _run_all(
         for config in configs:
             yield config, perform_here(config, keep_steps=keep_steps)
         return
-    workers = backends.start(backend, address, jobs)
+    workers = backends.start(backend, address, jobs, len(configs))
     broken = True
     try:
         yield from backends.run_points(configs, workers, keep_steps=keep_steps)

@@ -65,7 +65,7 @@ def test_a_workload_survives_as_columns(workload):
 def test_processes_map_a_workload_instead_of_copying_it(tmp_path):
     (tmp_path / "trace.jsonl").write_text(TRACE)
     workload = load_workload(point(workload=str(tmp_path / "trace.jsonl"), workload_args={}))
-    processes = Processes(2)
+    processes = Processes(2, 2)
     try:
         columns = worker.map_columns(Path(processes.share(to_columns(workload))))
         contents = [r.content for r in from_columns(columns).requests]
@@ -167,7 +167,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(monkeypatch,
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"sim.backends.on_{backend}", raising=False)
     with pytest.raises(UsageError, match=rf"install it with pip install 'prefixsim\[{backend}\]'"):
-        backends.start(backend, "host:1", None)
+        backends.start(backend, "host:1", None, 1)
 
 
 def test_a_sweep_from_python_and_from_the_command_line_say_the_same(tmp_path, prefixsim):

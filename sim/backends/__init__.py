@@ -39,7 +39,7 @@ def check(backend: str, address: str | None) -> None:
         )
 
 
-def start(backend: str, address: str | None, jobs: int | None) -> Backend:
+def start(backend: str, address: str | None, jobs: int | None, num_points: int) -> Backend:
     """Start worker processes, or connect to a cluster.
 
     Parameters
@@ -48,6 +48,8 @@ def start(backend: str, address: str | None, jobs: int | None) -> Backend:
         That `check` lets pass.
     jobs
         Points that run at a time at most; None for as many as there is room for.
+    num_points
+        Points that there are.
 
     Raises
     ------
@@ -65,4 +67,4 @@ def start(backend: str, address: str | None, jobs: int | None) -> Backend:
         return RayCluster(address, jobs)
     from sim.backends.local import Processes  # noqa: PLC0415
 
-    return Processes(jobs)
+    return Processes(jobs, num_points)

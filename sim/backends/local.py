@@ -14,7 +14,7 @@ import numpy as np
 from joblib.externals.loky import get_reusable_executor
 
 from sim.backends.base import WorkerLostError
-from sim.backends.point import Answer, Task, perform
+from sim.backends.point import Answer, Task, get_ready, perform
 from workloads import Columns
 
 _IDLE_S = 300
@@ -34,14 +34,19 @@ class Processes:
     ----------
     jobs
         Processes; None for one a CPU.
+    num_points
+        Points that there are: more processes than that are not started.
     """
 
     same_machine = True
 
-    def __init__(self, jobs: int | None) -> None:
-        self._num_processes = jobs or joblib.cpu_count()
+    def __init__(self, jobs: int | None, num_points: int) -> None:
+        self._num_processes = min(jobs or joblib.cpu_count(), num_points)
         self._folder = Path(tempfile.mkdtemp(prefix="prefixsim-workloads-"))
         self._num_shared = 0
+        # They start, and load what they need, while the head reads the first workload.
+        for _ in range(self._num_processes):
+            self._executor().submit(get_ready)
 
     def num_slots(self) -> int:
         """Count processes, and one point that waits so that none of them has to."""

@@ -76,6 +76,10 @@ _one_at_a_time = threading.Lock()
 """A worker may have threads, which would only share its interpreter."""
 
 
+def get_ready() -> None:
+    """Do nothing: who can call this has loaded all that a point needs."""
+
+
 def perform(task: Task, shared: str | Columns | None) -> Answer:
     """Run a point that another process has sent.
 
