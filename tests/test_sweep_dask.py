@@ -11,7 +11,7 @@ from sweeping import TRACE, contents, deadly, grid_over, point, wait_until
 import policies
 from sim.backends import loop
 from sim.errors import UsageError
-from sim.grid import sweep
+from sim.grid import missing, sweep
 from sim.store import ResultStore
 
 __all__ = ["deadly"]
@@ -124,3 +124,25 @@ def test_a_scheduler_without_workers_is_refused(tmp_path, monkeypatch):
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+def test_a_scheduler_that_goes_ends_the_sweep_with_a_sentence(tmp_path, deadly):
+    processes = [start(tmp_path, "scheduler", "--host", "127.0.0.1", "--port", "0")]
+    try:
+        address = address_in(tmp_path)
+        processes.append(start(tmp_path, "worker", "--nthreads", "1", "--no-nanny"))
+
+        def leave(_):
+            processes[0].kill()
+
+        configs = [point(policy=deadly, policy_args={"wait": wait}) for wait in (False, True)]
+        with pytest.raises(UsageError, match=r"scheduler at .* has gone; what is done is kept"):
+            sweep(
+                configs, ResultStore(tmp_path / "results"), backend="dask", address=address,
+                on_outcome=leave,
+            )  # fmt: skip
+        assert missing(configs, ResultStore(tmp_path / "results")) == configs[1:]
+    finally:
+        for process in reversed(processes):
+            process.kill()
+            process.wait(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -42,6 +43,10 @@ class DaskCluster:
     def __init__(self, address: str, jobs: int | None) -> None:
         self._jobs = jobs
         self._address = address
+        # What goes wrong is ours to say, in one sentence, not the client's in a traceback.
+        self._log = logging.getLogger("distributed.client")
+        self._log_level = self._log.level
+        self._log.setLevel(logging.CRITICAL)
         scheme, _, place = address.rpartition("://")
         whole = f"{scheme or 'tcp'}://{place if ':' in place else f'{place}:{_PORT}'}"
         try:
@@ -101,14 +106,15 @@ class DaskCluster:
     def close(self, *, broken: bool) -> None:
         """Let go of the cluster, which goes on; what is handed in is cancelled."""
         self._client.close(timeout=1 if broken else 5)
+        self._log.setLevel(self._log_level)
 
     def _call(self, function: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401
         try:
             return function(*args, **options)
         except (OSError, distributed.CancelledError) as error:
             raise UsageError(
-                f"the Dask scheduler at {self._address} has gone ({short(error)}); what is done "
-                "is kept, so run the same command again when it is back."
+                f"the Dask scheduler at {self._address} has gone; what is done is kept, so run the "
+                "same command again when it is back."
             ) from error
 
 
