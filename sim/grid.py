@@ -150,7 +150,8 @@ def sweep(
 
     Returns
     -------
-    Outcomes of the points that were run; a failed one does not stop the others.
+    Outcomes of the points that were run, in the order of ``configs``; a failed one does not stop
+    the others.
 
     Raises
     ------
@@ -158,15 +159,14 @@ def sweep(
         There is no such backend or cluster, or its workers cannot do it.
     """
     backends.check(backend, address)
-    outcomes = []
+    outcomes: dict[RunConfig, Outcome] = {}
     for config, answer in _run_all(
         missing(configs, store, fresh=fresh), jobs, backend, address, keep_steps
     ):
-        outcome = _keep(config, answer, store)
-        outcomes.append(outcome)
+        outcome = outcomes[config] = _keep(config, answer, store)
         if on_outcome is not None:
             on_outcome(outcome)
-    return outcomes
+    return [outcomes[config] for config in dict.fromkeys(configs) if config in outcomes]
 
 
 def missing(

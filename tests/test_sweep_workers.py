@@ -1,6 +1,7 @@
 """Sweeps in several processes: what is shared, what a death costs, what is kept when broken off."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,3 +181,18 @@ def test_a_sweep_from_python_and_from_the_command_line_say_the_same(tmp_path, pr
     with pytest.raises(UsageError) as caught:
         sim.sweep(policy=["none", "vllm_v1"], backend="dask")
     assert err == f"prefixsim: error: {caught.value}\n"
+
+
+def test_a_bar_shows_what_is_done_and_the_time_left(tmp_path, prefixsim, monkeypatch):
+    # On a terminal, which Rich lets one pretend.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    dials = [f"--workload-arg={key}={value}" for key, value in SMALL["workload_args"].items()]
+    command = ("sweep", *dials, "-o", tmp_path, "-j", 1, "--block-size")
+    _, _, err = prefixsim(*command, "2,4,8")
+    assert "0/3" in err
+    assert re.search(r"3/3\S* \S*0:00:00", err)
+    _, _, err = prefixsim(*command, "2,4,8,16")
+    assert "0/4" not in err
+    assert "3/4" in err
+    assert "4/4" in err

@@ -120,13 +120,11 @@ def command(
         num_cpus: int = joblib.cpu_count()
         jobs = min(jobs or num_cpus, num_cpus)
     failures: list[grid.Outcome] = []
-    warnings: dict[str, None] = {}
     with progress(rare=True) as bar:
         task = bar.add_task("sweeping", total=len(configs), completed=len(configs) - num_missing)
 
         def on_outcome(outcome: grid.Outcome) -> None:
             bar.advance(task)
-            warnings.update(dict.fromkeys(outcome.warnings))
             if outcome.summary is None:
                 failures.append(outcome)
                 complain(f"point {grid.label(outcome.config)} failed: {outcome.failure}")
@@ -145,7 +143,7 @@ def command(
         except KeyboardInterrupt:
             note(f"interrupted; {output} keeps what is done, run the same command to go on.")
             raise typer.Exit(130) from None
-    warn(warnings)
+    warn(dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings))
     num_done = len(configs) - len(failures)
     note(
         f"{num_done} of {len(configs)} points are in {output} ({len(configs) - len(outcomes)} "
