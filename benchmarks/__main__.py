@@ -1,4 +1,4 @@
-"""``python -m benchmarks [TRACE]``: ours beside peers; ``--growth``: how the time grows."""
+"""``python -m benchmarks [TRACE]``: ours beside peers; ``--growth``, ``--sweep``: see there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import beside_peers, growth
+from benchmarks import beside_peers, growth, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,16 +26,20 @@ def main() -> None:
         "--peers", type=Path, default=ROOT / ".peers", help="environments of the peers"
     )
     parser.add_argument("--growth", action="store_true", help="how the time grows, instead")
+    parser.add_argument(
+        "--sweep", action="store_true", help="100 points on one process and on two, instead"
+    )
     args = parser.parse_args()
     if not args.trace.is_file():
         parser.error(f"{args.trace} is not there; name a Mooncake trace.")
     if args.runs < 1:
         parser.error("--runs must be at least 1.")
-    lines = (
-        growth.grow(args.trace, args.runs)
-        if args.growth
-        else beside_peers.compare(args.trace, args.peers, args.runs)
-    )
+    if args.growth:
+        lines = growth.grow(args.trace, args.runs)
+    elif args.sweep:
+        lines = sweep.one_and_two(args.trace, args.runs)
+    else:
+        lines = beside_peers.compare(args.trace, args.peers, args.runs)
     for line in lines:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

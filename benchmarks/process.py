@@ -24,7 +24,7 @@ class Measured:
 
 
 def run(command: Sequence[str]) -> Measured:
-    """Run a command that prints one JSON object; stop the benchmark if it fails."""
+    """Run a command, which may print one JSON object; stop the benchmark if it fails."""
     started = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -37,7 +37,7 @@ def run(command: Sequence[str]) -> Measured:
     if process.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{said}")
     # A peer may write a log to stdout, too: the object is what begins with the first brace.
-    printed = json.loads(text[text.index("{") :])
+    printed = json.loads(text[text.index("{") :]) if "{" in text else {}
     peak = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
     return Measured(wall_s, usage.ru_utime + usage.ru_stime, peak, printed)
 

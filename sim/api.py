@@ -18,7 +18,7 @@ from sim.config import RunConfig, setting_of
 from sim.config import settings as all_settings
 from sim.curves import Curves, ask, measure_curves
 from sim.errors import UsageError
-from sim.grid import Axes, expand, read_axes
+from sim.grid import Axes, expand, missing, read_axes
 from sim.grid import sweep as run_sweep
 from sim.identity import run_id_of
 from sim.store import ResultStore
@@ -207,7 +207,9 @@ def sweep(
     file: str | Path | None = None,
     *,
     folder: str | Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
+    backend: str = "joblib",
+    address: str | None = None,
     keep_steps: bool = False,
     fresh: bool = False,
     **axes: Any,  # noqa: ANN401
@@ -221,7 +223,11 @@ def sweep(
     folder
         Keeps the results; what it has already is not run again. By default nothing is kept.
     jobs
-        Processes.
+        Points that run at a time; by default as many as there are CPUs, or as the cluster has room
+        for. With 1, on this machine, they run in this process.
+    backend, address
+        Where points run: ``joblib``, processes of this machine; ``dask`` or ``ray``, a cluster that
+        is running, and where.
     keep_steps
         Fill the table of steps too.
     fresh
@@ -233,14 +239,21 @@ def sweep(
     Raises
     ------
     UsageError
-        A setting or file that cannot be used, or a point that failed.
+        A setting, file or cluster that cannot be used, or a point that failed.
     """
     chosen = read_axes(Path(file)) if file is not None else {}
     chosen |= _axes(axes)
+    options: dict[str, Any] = {
+        "jobs": jobs,
+        "backend": backend,
+        "address": address,
+        "keep_steps": keep_steps,
+        "fresh": fresh,
+    }
     if folder is not None:
-        return _sweep(chosen, Path(folder), jobs, keep_steps, fresh)
+        return _sweep(chosen, Path(folder), **options)
     with tempfile.TemporaryDirectory() as temporary:
-        return _sweep(chosen, Path(temporary), jobs, keep_steps, fresh)
+        return _sweep(chosen, Path(temporary), **options)
 
 
 def curve_of(
@@ -349,25 +362,33 @@ def _values(name: str, value: Any) -> list[Any]:  # noqa: ANN401
     return values
 
 
-def _sweep(axes: Axes, folder: Path, jobs: int, keep_steps: bool, fresh: bool) -> Results:
+def _sweep(
+    axes: Axes,
+    folder: Path,
+    *,
+    jobs: int | None,
+    fresh: bool,
+    **options: Any,  # noqa: ANN401
+) -> Results:
     for name in axes:
         if name.partition(".")[0] not in RunConfig.__dataclass_fields__:
             raise UsageError(f"{name!r} is no setting; see the fields of sim.config.RunConfig.")
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
         raise UsageError(f"jobs {jobs!r} must be a whole number of at least 1.")
     configs = expand(axes)
     for config in configs:
         experiment.check(config)
     store = ResultStore(folder)
     store.prepare()
-    with progress() as bar:
-        task = bar.add_task("sweeping", total=len(configs))
+    num_there = len(configs) - len(missing(configs, store, fresh=fresh))
+    with progress(rare=True) as bar:
+        task = bar.add_task("sweeping", total=len(configs), completed=num_there)
         outcomes = run_sweep(
             configs,
             store,
             jobs=jobs,
-            keep_steps=keep_steps,
             fresh=fresh,
+            **options,
             on_outcome=lambda _: bar.advance(task),
         )
     warn(dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings))

@@ -90,23 +90,82 @@ class Run:
         return step_table(self.recorded, self.run_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What the files hold that a configuration names, so that a run needs none of them.
+
+    Attributes
+    ----------
+    workload
+        As recorded or generated.
+    cost, cost_name
+        Prices a step, and what it is called in the summary.
+    overhead, overhead_name
+        Likewise for cache management.
+    digests
+        See `sim.identity.digests`.
+    """
+
+    workload: Workload
+    cost: CostModel | SequenceCost
+    cost_name: str
+    overhead: OverheadProfile
+    overhead_name: str
+    digests: dict[str, str]
+
+
+def load_inputs(config: RunConfig) -> Inputs:
+    """Read all files that a configuration names.
+
+    Raises
+    ------
+    UsageError
+        One of them cannot be used.
+    """
+    workload = load_workload(config)
+    return Inputs(
+        workload,
+        *cost_of(config),
+        *overhead_of(config),
+        digests(config, workload_digest=workload.digest),
+    )
+
+
 def load_workload(config: RunConfig) -> Workload:
     """Load the workload of a configuration, as recorded or generated."""
-    return _load_workload(
+    key = workload_key(config)
+    return _load_workload(*key[:-1], **dict(key[-1]))
+
+
+def read_workload(config: RunConfig) -> Workload:
+    """Load the workload of a configuration without keeping it for the next that has the same."""
+    key = workload_key(config)
+    return _load_workload.__wrapped__(*key[:-1], **dict(key[-1]))
+
+
+WorkloadKey = tuple[str, str, Args, int, tuple[tuple[str, Any], ...]]
+"""Source, digest, dials, seed and options of reading."""
+
+
+def workload_key(config: RunConfig) -> WorkloadKey:
+    """Gather what decides the workload: equal for configurations that share it."""
+    return (
         config.workload,
         "" if config.workload in GENERATORS else file_digest(config.workload),
         config.workload_args,
         config.seed if _draws(config) else 0,
-        num_requests=config.num_requests,
-        format_name=config.format,
-        trace_block_size=config.trace_block_size,
-        time_unit=_unless_auto(config.time_unit),
-        turns=_unless_auto(config.turns),
-        tokenizer=config.tokenizer,
-        lenient=config.lenient,
-        timed=config.arrival == "trace",
-        partial_blocks=config.partial_blocks,
-        system_prompt=config.system_prompt,
+        (
+            ("num_requests", config.num_requests),
+            ("format_name", config.format),
+            ("trace_block_size", config.trace_block_size),
+            ("time_unit", _unless_auto(config.time_unit)),
+            ("turns", _unless_auto(config.turns)),
+            ("tokenizer", config.tokenizer),
+            ("lenient", config.lenient),
+            ("timed", config.arrival == "trace"),
+            ("partial_blocks", config.partial_blocks),
+            ("system_prompt", config.system_prompt),
+        ),
     )
 
 
@@ -397,6 +456,7 @@ def build_engine(
 def run(
     config: RunConfig,
     *,
+    inputs: Inputs | None = None,
     keep_steps: bool = False,
     timed: bool = False,
     on_start: Callable[[int], None] | None = None,
@@ -408,6 +468,8 @@ def run(
     ----------
     config
         What to simulate.
+    inputs
+        What its files hold; read from them if left out.
     keep_steps
         Fill the table of steps too.
     timed
@@ -420,11 +482,11 @@ def run(
     UsageError
         The workload, policy, cost or capacity cannot be used.
     """
-    workload = load_workload(config)
+    if inputs is None:
+        inputs = load_inputs(config)
+    workload, cost, overhead = inputs.workload, inputs.cost, inputs.overhead
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
-    cost, cost_name = cost_of(config)
-    overhead, overhead_name = overhead_of(config)
     choice = Choice(config, cost, overhead, timed=timed)
     if on_start is not None:
         on_start(len(requests))
@@ -444,7 +506,7 @@ def run(
         )
         engine.run(requests)
         timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
-    digest = digests(config, workload_digest=workload.digest)
+    digest = inputs.digests
     run_id = name_of(config, digest)
     summary = {
         "run_id": run_id,
@@ -461,9 +523,9 @@ def run(
         "block_size": config.block_size,
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
-        "cost": cost_name,
+        "cost": inputs.cost_name,
         "cost_digest": digest["cost"],
-        "overhead": overhead_name,
+        "overhead": inputs.overhead_name,
         "overhead_digest": digest["overhead"],
         "overlap": config.overlap,
         "cascade": config.cascade,

@@ -1,21 +1,19 @@
-"""Many runs: a grid of configurations, in parallel, resumable."""
+"""Many runs: a grid of configurations, in parallel, resumable; `sim.backends` runs them."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import joblib
-
 import policies
+from sim import backends
+from sim.backends.point import Answer, perform_here
 from sim.config import RunConfig, option_name, settings
 from sim.errors import UsageError
-from sim.experiment import run
 from sim.identity import run_id_of
 from sim.store import ResultStore
 
@@ -124,7 +122,9 @@ def sweep(
     configs: Sequence[RunConfig],
     store: ResultStore,
     *,
-    jobs: int,
+    jobs: int | None = None,
+    backend: str = "joblib",
+    address: str | None = None,
     keep_steps: bool = False,
     fresh: bool = False,
     on_outcome: Callable[[Outcome], None] | None = None,
@@ -138,7 +138,10 @@ def sweep(
     store
         Takes each run as soon as it is done.
     jobs
-        Processes.
+        Points that run at a time: processes, or the share of a cluster; None for all there is
+        room for. One is run in this process.
+    backend, address
+        Where they run; see `sim.backends`.
     keep_steps
         Fill the table of steps too.
     fresh
@@ -148,46 +151,66 @@ def sweep(
 
     Returns
     -------
-    Outcomes of the points that were run; a failed one does not stop the others.
+    Outcomes of the points that were run, in the order of ``configs``; a failed one does not stop
+    the others.
+
+    Raises
+    ------
+    UsageError
+        There is no such backend or cluster, or its workers cannot do it.
     """
-    missing = [c for c in configs if fresh or not store.has(run_id_of(c))]
-    outcomes = []
-    for outcome in _run_all(missing, store, jobs, keep_steps):
-        outcomes.append(outcome)
+    backends.check(backend, address)
+    outcomes: dict[RunConfig, Outcome] = {}
+    for config, answer in _run_all(
+        missing(configs, store, fresh=fresh), jobs, backend, address, keep_steps
+    ):
+        outcome = outcomes[config] = _keep(config, answer, store)
         if on_outcome is not None:
             on_outcome(outcome)
-    return outcomes
+    return [outcomes[config] for config in dict.fromkeys(configs) if config in outcomes]
+
+
+def missing(
+    configs: Sequence[RunConfig], store: ResultStore, *, fresh: bool = False
+) -> list[RunConfig]:
+    """List the configurations that a sweep has to run."""
+    return [config for config in configs if fresh or not store.has(run_id_of(config))]
 
 
 def _run_all(
-    configs: Sequence[RunConfig], store: ResultStore, jobs: int, keep_steps: bool
-) -> Iterator[Outcome]:
-    if jobs == 1 or len(configs) <= 1:
-        yield from (_run_point(config, store, keep_steps) for config in configs)
+    configs: Sequence[RunConfig],
+    jobs: int | None,
+    backend: str,
+    address: str | None,
+    keep_steps: bool,
+) -> Iterator[tuple[RunConfig, Answer]]:
+    if not configs:
         return
-    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
-    folder = Path.cwd()
-    yield from parallel(
-        joblib.delayed(_run_point_in)(folder, config, store, keep_steps) for config in configs
-    )
-
-
-def _run_point_in(folder: Path, config: RunConfig, store: ResultStore, keep_steps: bool) -> Outcome:
-    """Run a point in a process that may have served a sweep of another folder before."""
-    os.chdir(folder)
-    return _run_point(config, store, keep_steps)
-
-
-def _run_point(config: RunConfig, store: ResultStore, keep_steps: bool) -> Outcome:
-    run_id = run_id_of(config)
+    if backend == "joblib" and (jobs == 1 or len(configs) == 1):
+        for config in configs:
+            yield config, perform_here(config, keep_steps=keep_steps)
+        return
+    workers = backends.start(backend, address, jobs, len(configs))
+    broken = True
     try:
-        result = run(config, keep_steps=keep_steps)
-        store.write(result)
+        yield from backends.run_points(configs, workers, keep_steps=keep_steps)
+        broken = False
+    finally:
+        workers.close(broken=broken)
+
+
+def _keep(config: RunConfig, answer: Answer, store: ResultStore) -> Outcome:
+    run_id = run_id_of(config)
+    if answer.files is None:
+        return Outcome(
+            config, run_id, None, failure=answer.failure, is_bad_input=answer.is_bad_input
+        )
+    assert answer.summary is not None
+    try:
+        store.write_files(answer.summary["run_id"], answer.files)
     except UsageError as error:
         return Outcome(config, run_id, None, failure=str(error), is_bad_input=True)
-    except Exception as error:  # a policy from outside may raise anything
-        return Outcome(config, run_id, None, failure=f"{type(error).__name__}: {error}")
-    return Outcome(config, run_id, result.summary, result.warnings)
+    return Outcome(config, run_id, answer.summary, answer.warnings)
 
 
 def label(config: RunConfig) -> str:

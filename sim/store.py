@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sim.columns import Table, columns_of
 from sim.errors import UsageError
 from sim.experiment import Run
 from sim.identity import VERSION
+from sim.joined import join
 from sim.jsonable import without_nan
 from sim.results import make_frame
 
@@ -36,11 +40,34 @@ _ORDER = [
 ]
 
 
+Rows = TypeVar("Rows", pd.DataFrame, pa.Table)
+
 _PART = ".part-"
 """Beginning of the name of a folder that a run is being written into."""
 
 _LATER = ("workload_digest", "policy_digest", "cost_digest", "overhead_digest")
 """Columns that results of earlier releases lack; they are read as empty."""
+
+
+def files_of(run: Run) -> dict[str, bytes]:
+    """Make the files that keep a run, by their names."""
+    frames = {"requests.parquet": run.requests, "steps.parquet": run.steps}
+    record = {
+        "run_id": run.run_id,
+        "version": VERSION,
+        "config": run.config.to_dict(),
+        "summary": without_nan(run.summary),
+        "warnings": run.warnings,
+    }
+    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+    return {
+        **{
+            name: frame.to_parquet(None, index=False)
+            for name, frame in frames.items()
+            if len(frame) or name == "requests.parquet"
+        },
+        "run.json": text.encode(),
+    }
 
 
 class ResultStore:
@@ -76,23 +103,16 @@ class ResultStore:
 
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""
+        self.write_files(run.run_id, files_of(run))
+
+    def write_files(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Keep a run that was done elsewhere, by its `files_of`."""
         self._make()
         try:
             parts = Path(tempfile.mkdtemp(prefix=_PART, dir=self._runs))
-            run.requests.to_parquet(parts / "requests.parquet", index=False)
-            steps = run.steps
-            if len(steps):
-                steps.to_parquet(parts / "steps.parquet", index=False)
-            record = {
-                "run_id": run.run_id,
-                "version": VERSION,
-                "config": run.config.to_dict(),
-                "summary": without_nan(run.summary),
-                "warnings": run.warnings,
-            }
-            text = json.dumps(record, indent=2, allow_nan=False)
-            (parts / "run.json").write_text(text + "\n", encoding="utf-8")
-            final = self._runs / run.run_id
+            for name, data in files.items():
+                (parts / name).write_bytes(data)
+            final = self._runs / run_id
             if final.exists():
                 shutil.rmtree(final)
             parts.chmod(0o755)
@@ -130,23 +150,24 @@ class ResultStore:
     def write_tables(self) -> list[Path]:
         """Write every table as Parquet and CSV; return what was written."""
         summary = self.summaries()
-        tables = {
-            "summary": summary,
-            "requests": self._collect("requests", summary["run_id"]),
-            "steps": self._collect("steps", summary["run_id"]),
-        }
-        paths = []
-        for name, frame in tables.items():
-            if not len(frame):
-                continue
-            parquet, csv = self.folder / f"{name}.parquet", self.folder / f"{name}.csv"
-            try:
-                frame.to_parquet(parquet, index=False)
-                frame.to_csv(csv, index=False)
-            except OSError as error:
-                raise self._unwritable(error) from error
-            paths += [parquet, csv]
+        paths = self._paths("summary")
+        try:
+            summary.to_parquet(paths[0], index=False)
+            summary.to_csv(paths[1], index=False)
+            for name in ("requests", "steps"):
+                files = [self._runs / run_id / f"{name}.parquet" for run_id in summary["run_id"]]
+                # Steps are kept on demand.
+                files = [file for file in files if name != "steps" or file.is_file()]
+                if files:
+                    parts = partial(_parts, files, name)
+                    join(parts, *self._paths(name))
+                    paths += self._paths(name)
+        except OSError as error:
+            raise self._unwritable(error) from error
         return paths
+
+    def _paths(self, table: Table) -> list[Path]:
+        return [self.folder / f"{table}.parquet", self.folder / f"{table}.csv"]
 
     def _rows(self) -> dict[Path, dict[str, Any]]:
         """Read the summary row of every run, by its file."""
@@ -209,22 +230,38 @@ def _check_row(file: Path, row: dict[str, Any]) -> None:
         raise _broken(file, f"has a value of the wrong kind in its summary: {error}") from error
 
 
+def _parts(files: Sequence[Path], name: Table) -> Iterator[pa.Table]:
+    return (_read(file, name, _read_arrow) for file in files)
+
+
+def _read_arrow(path: Path) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        return file.read()
+
+
 def _read_table(path: Path, table: Table) -> pd.DataFrame:
+    frame: pd.DataFrame = _read(path, table, pd.read_parquet)
+    return frame
+
+
+def _read(path: Path, table: Table, how: Callable[[Path], Rows]) -> Rows:
     if path.is_dir():
         raise _broken(path, "is a folder")
     try:
-        frame = pd.read_parquet(path)
+        rows = how(path)
     except FileNotFoundError as error:
         raise _broken(path, "is missing") from error
     except (OSError, ValueError) as error:  # pyarrow's errors are of either kind
         raise _broken(path, "is broken or cannot be read") from error
-    missing = [column.name for column in columns_of(table) if column.name not in frame]
+    names = rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names
+    missing = [column.name for column in columns_of(table) if column.name not in set(names)]
     if missing:
         raise _broken(path, f"has no column {missing[0]!r}, as of another release of prefixsim")
-    others = frame.loc[frame["run_id"] != path.parent.name, "run_id"]
-    if len(others):
-        raise _broken(path, f"holds rows of another run, {others.iloc[0]}")
-    return frame
+    column = rows["run_id"]
+    ids = column.unique().tolist() if isinstance(rows, pd.DataFrame) else column.unique().to_pylist()
+    if others := set(ids) - {path.parent.name}:
+        raise _broken(path, f"holds rows of another run, {min(others)}")
+    return rows
 
 
 def _broken(path: Path, what: str) -> UsageError:

@@ -5,7 +5,11 @@ import os
 import shutil
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pytest
+
+from sim.joined import join
 
 DIALS = ("prompt=64", "output=4", "num_prefixes=1")
 RUN = ("--num-requests", 5, *(part for dial in DIALS for part in ("--workload-arg", dial)))
@@ -189,3 +193,23 @@ def test_plot_says_what_it_leaves_out_and_how_to_choose(prefixsim, tmp_path):
     code, out, err = prefixsim("plot", tmp_path, "--where", "block_size=32")
     assert code == 2
     assert err == ("prefixsim: error: --where block_size=32: no run has it; choose one of 8, 16.\n")
+
+
+def test_tables_of_all_runs_are_joined_run_by_run_in_parquet_and_csv(tmp_path):
+    texts = ["plain", 'with "quotes", and a comma']
+    for last in texts:
+        parts = [
+            pa.table({"id": ["a", text], "n": [1, 2], "x": [0.5, None], "y": [1e-9, 1e22]})
+            for text in ("b", last)
+        ]
+        # Columns of another order or width come out as those of the first.
+        parts[1] = parts[1].select(["y", "x", "n", "id"])
+        parts[1] = parts[1].set_column(2, "n", parts[1]["n"].cast(pa.int32()))
+        join(lambda parts=parts: iter(parts), tmp_path / "t.parquet", tmp_path / "t.csv")
+        whole = pd.DataFrame(
+            {"id": ["a", "b", "a", last], "n": [1, 2] * 2, "x": [0.5, None] * 2,
+             "y": [1e-9, 1e22] * 2}
+        )  # fmt: skip
+        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), whole)
+        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), whole)
+        assert ('"a"' in (tmp_path / "t.csv").read_text()) == (last != "plain")

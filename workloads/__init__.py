@@ -10,6 +10,7 @@ from typing import Any
 from sim.errors import UsageError
 from workloads.added_sharing import add_sharing
 from workloads.arrivals import ARRIVALS, cut_duration, retime, scale_rate
+from workloads.columns import Columns, from_columns, to_columns
 from workloads.describe import MEANINGS, describe, doubt_about_block_size
 from workloads.formats import FORMATS
 from workloads.generators import GENERATORS, dials, generate
@@ -26,12 +27,14 @@ __all__ = [
     "GENERATORS",
     "MEANINGS",
     "CheckedTrace",
+    "Columns",
     "Workload",
     "check_trace",
     "cut_duration",
     "describe",
     "dials",
     "doubt_about_block_size",
+    "from_columns",
     "infinite_hit_rate",
     "is_source",
     "load",
@@ -40,6 +43,7 @@ __all__ = [
     "retime",
     "scale_rate",
     "shared_prefix_tokens",
+    "to_columns",
     "write_mooncake",
     "write_trace",
 ]

@@ -44,6 +44,10 @@ class Segments:
         starts = np.concatenate(([0], self._ends[:-1]))
         return (self._bases - starts)[segment] + positions
 
+    def arrays(self) -> tuple[Ints, Ints]:
+        """Give bases and ends, to be read only."""
+        return self._bases, self._ends
+
     def path(self) -> tuple[list[int], list[int]]:
         """Give bases and ends as plain lists."""
         return self._bases.tolist(), self._ends.tolist()

@@ -81,8 +81,18 @@ def print_json(data: object) -> None:
     sys.stdout.write(json.dumps(without_nan(data), indent=2, allow_nan=False) + "\n")
 
 
-def progress() -> Progress:
-    """Progress bar on stderr; nothing where that is no terminal and no notebook with widgets."""
+_PATIENCE_S = 24 * 3600
+"""So far back a bar looks for how fast something rare goes on."""
+
+
+def progress(*, rare: bool = False) -> Progress:
+    """Progress bar on stderr; nothing where that is no terminal and no notebook with widgets.
+
+    Parameters
+    ----------
+    rare
+        It goes on less often than every 30 s, over which the time left is told otherwise.
+    """
     console = err()
     # Without ipywidgets a notebook cannot draw a bar, and Rich would warn of it at every run.
     in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
@@ -93,6 +103,7 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
+        speed_estimate_period=_PATIENCE_S if rare else 30,
         disable=not (console.is_terminal or in_notebook),
     )
 

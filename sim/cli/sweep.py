@@ -55,7 +55,27 @@ def command(
             "-j",
             metavar="N",
             parser=num_processes,
-            help="Processes, at most one a CPU; default: all CPUs.",
+            help="Points that run at a time, on this machine at most one a CPU; default: as many "
+            "as there are CPUs, or as the cluster has room for.",
+        ),
+    ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            metavar="joblib|dask|ray",
+            help="Where points run: processes of this machine (joblib), or a Dask or Ray cluster "
+            "that is running (see docs/sweeps.md).",
+        ),
+    ] = "joblib",
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="The cluster: Dask's scheduler, or Ray's head node; default for Ray: the cluster "
+            "that this machine belongs to.",
+            show_default=False,
         ),
     ] = None,
     steps: Annotated[
@@ -77,8 +97,10 @@ def command(
     """
     import joblib  # noqa: PLC0415 - keeps --help quick
 
-    from sim import experiment, grid, identity, store  # noqa: PLC0415
+    from sim import backends, experiment, grid, identity, store  # noqa: PLC0415
+    from sim.fast import process  # noqa: PLC0415
 
+    backends.check(backend, address)
     axes = grid.read_axes(file) if file is not None else {}
     axes.update(_axes(chosen))
     if not axes:
@@ -86,21 +108,23 @@ def command(
             "sweep has nothing to vary: name a FILE.toml or give options with comma lists, such "
             "as --policy vllm_v0,vllm_v1."
         )
-    num_cpus: int = joblib.cpu_count()
     configs = grid.expand(axes)
     for config in configs:
         experiment.check(config)
         identity.check_repeatable(config)
+    process.is_ours = not any(":" in config.policy for config in configs)
     results = store.ResultStore(output)
     results.prepare()
+    num_missing = len(grid.missing(configs, results, fresh=fresh))
+    if backend == "joblib":
+        num_cpus: int = joblib.cpu_count()
+        jobs = min(jobs or num_cpus, num_cpus)
     failures: list[grid.Outcome] = []
-    warnings: dict[str, None] = {}
-    with progress() as bar:
-        task = bar.add_task("sweeping", total=len(configs))
+    with progress(rare=True) as bar:
+        task = bar.add_task("sweeping", total=len(configs), completed=len(configs) - num_missing)
 
         def on_outcome(outcome: grid.Outcome) -> None:
             bar.advance(task)
-            warnings.update(dict.fromkeys(outcome.warnings))
             if outcome.summary is None:
                 failures.append(outcome)
                 complain(f"point {grid.label(outcome.config)} failed: {outcome.failure}")
@@ -109,7 +133,9 @@ def command(
             outcomes = grid.sweep(
                 configs,
                 results,
-                jobs=min(jobs or num_cpus, num_cpus),
+                jobs=jobs,
+                backend=backend,
+                address=address,
                 keep_steps=steps,
                 fresh=fresh,
                 on_outcome=on_outcome,
@@ -117,7 +143,7 @@ def command(
         except KeyboardInterrupt:
             note(f"interrupted; {output} keeps what is done, run the same command to go on.")
             raise typer.Exit(130) from None
-    warn(warnings)
+    warn(dict.fromkeys(warning for outcome in outcomes for warning in outcome.warnings))
     num_done = len(configs) - len(failures)
     note(
         f"{num_done} of {len(configs)} points are in {output} ({len(configs) - len(outcomes)} "

@@ -1,0 +1,145 @@
+"""What a worker does: one point of a sweep, from what the head has sent it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import platform
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.backends.fingerprint import difference
+from sim.backends.modules import Sources, install
+from sim.config import RunConfig
+from sim.errors import UsageError
+from sim.experiment import Inputs, Run, load_workload, run
+from sim.fast import process
+from sim.overhead import OverheadProfile
+from sim.store import files_of
+from sim.types import CostModel, SequenceCost
+from workloads import Columns, Workload, from_columns
+
+Task = tuple[dict[str, str], bytes]
+"""Fingerprint of the head, and a pickled `Point`, which is opened only if that agrees."""
+
+_NUM_KEPT = 2
+"""Workloads that a worker keeps; points that share one are handed out one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A configuration and what its files hold, but for the workload.
+
+    Attributes
+    ----------
+    workload_key
+        Names the workload that comes beside the point; empty for one that the worker generates.
+    folder
+        Where names of files start from, on the machine of the head only.
+    modules
+        Source of a policy from outside, for another machine.
+    is_ours
+        Whether no code but ours runs in the head; see `sim.fast.process`.
+    """
+
+    config: RunConfig
+    cost: tuple[CostModel | SequenceCost, str]
+    overhead: tuple[OverheadProfile, str]
+    digests: dict[str, str]
+    keep_steps: bool
+    workload_key: str = ""
+    folder: str | None = None
+    modules: Sources = ()
+    is_ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a point: files and summary, or the sentence why there are none."""
+
+    files: dict[str, bytes] | None = None
+    summary: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+    failure: str = ""
+    is_bad_input: bool = False
+    difference: str = ""
+
+
+_workloads: OrderedDict[str, Workload] = OrderedDict()
+_one_at_a_time = threading.Lock()
+"""A worker may have threads, which would only share its interpreter."""
+
+
+def get_ready() -> None:
+    """Do nothing: who can call this has loaded all that a point needs."""
+
+
+def perform(task: Task, shared: str | Columns | None) -> Answer:
+    """Run a point that another process has sent.
+
+    Parameters
+    ----------
+    task
+        See `Task`.
+    shared
+        The workload: its columns, or the folder that holds them; None where it is generated.
+    """
+    head, pickled = task
+    differs = difference(head)
+    if differs:
+        return Answer(difference=f"worker {platform.node()} {differs}")
+    with _one_at_a_time:
+        return _answer(lambda: _run(pickle.loads(pickled), shared))
+
+
+def perform_here(config: RunConfig, *, keep_steps: bool) -> Answer:
+    """Run a point in the process of the head, from the files that it names."""
+    return _answer(lambda: run(config, keep_steps=keep_steps))
+
+
+def _answer(make: Callable[[], Run]) -> Answer:
+    try:
+        result = make()
+        return Answer(files_of(result), result.summary, result.warnings)
+    except UsageError as error:
+        return Answer(failure=str(error), is_bad_input=True)
+    except (Exception, SystemExit) as error:  # a policy from outside may raise anything
+        return Answer(failure=f"{type(error).__name__}: {error}")
+
+
+def _run(point: Point, shared: str | Columns | None) -> Run:
+    if point.is_ours:
+        process.is_ours = True
+    if point.folder is not None:
+        os.chdir(point.folder)
+    install(point.modules)
+    workload = (
+        load_workload(point.config) if shared is None else _workload(point.workload_key, shared)
+    )
+    inputs = Inputs(workload, *point.cost, *point.overhead, point.digests)
+    return run(point.config, inputs=inputs, keep_steps=point.keep_steps)
+
+
+def _workload(key: str, shared: str | Columns) -> Workload:
+    """Find the workload among those that this process has, or make it from its columns."""
+    if key in _workloads:
+        _workloads.move_to_end(key)
+        return _workloads[key]
+    columns = map_columns(Path(shared)) if isinstance(shared, str) else shared
+    _workloads[key] = from_columns(columns)
+    while len(_workloads) > _NUM_KEPT:
+        _workloads.popitem(last=False)
+    return _workloads[key]
+
+
+def map_columns(folder: Path) -> Columns:
+    """Map columns into memory, which all processes of a machine then share."""
+    return {
+        path.stem: np.load(path, mmap_mode="r").view(np.ndarray) for path in folder.glob("*.npy")
+    }
