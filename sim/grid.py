@@ -7,6 +7,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,43 +151,60 @@ def sweep(
     Outcomes of the points that were run; a failed one does not stop the others.
     """
     missing = [c for c in configs if fresh or not store.has(run_id_of(c))]
+    return run_all(missing, partial(_run_point, store, keep_steps), jobs, on_outcome)
+
+
+Point = Callable[[RunConfig], tuple[dict[str, Any], tuple[str, ...]]]
+"""Runs and keeps one configuration; gives summary and warnings. Goes to other processes."""
+
+
+def run_all(
+    configs: Sequence[RunConfig],
+    run_point: Point,
+    jobs: int,
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """Run every configuration, in so many processes; a failed one does not stop the others."""
     outcomes = []
-    for outcome in _run_all(missing, store, jobs, keep_steps):
+    for outcome in _outcomes(configs, run_point, jobs):
         outcomes.append(outcome)
         if on_outcome is not None:
             on_outcome(outcome)
     return outcomes
 
 
-def _run_all(
-    configs: Sequence[RunConfig], store: ResultStore, jobs: int, keep_steps: bool
-) -> Iterator[Outcome]:
+def _outcomes(configs: Sequence[RunConfig], run_point: Point, jobs: int) -> Iterator[Outcome]:
     if jobs == 1 or len(configs) <= 1:
-        yield from (_run_point(config, store, keep_steps) for config in configs)
+        yield from (_outcome(run_point, config) for config in configs)
         return
     parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
     folder = Path.cwd()
-    yield from parallel(
-        joblib.delayed(_run_point_in)(folder, config, store, keep_steps) for config in configs
-    )
+    yield from parallel(joblib.delayed(_outcome_in)(folder, run_point, c) for c in configs)
 
 
-def _run_point_in(folder: Path, config: RunConfig, store: ResultStore, keep_steps: bool) -> Outcome:
+def _outcome_in(folder: Path, run_point: Point, config: RunConfig) -> Outcome:
     """Run a point in a process that may have served a sweep of another folder before."""
     os.chdir(folder)
-    return _run_point(config, store, keep_steps)
+    return _outcome(run_point, config)
 
 
-def _run_point(config: RunConfig, store: ResultStore, keep_steps: bool) -> Outcome:
+def _outcome(run_point: Point, config: RunConfig) -> Outcome:
     run_id = run_id_of(config)
     try:
-        result = run(config, keep_steps=keep_steps)
-        store.write(result)
+        summary, warnings = run_point(config)
     except UsageError as error:
         return Outcome(config, run_id, None, failure=str(error), is_bad_input=True)
     except Exception as error:  # a policy from outside may raise anything
         return Outcome(config, run_id, None, failure=f"{type(error).__name__}: {error}")
-    return Outcome(config, run_id, result.summary, result.warnings)
+    return Outcome(config, run_id, summary, warnings)
+
+
+def _run_point(
+    store: ResultStore, keep_steps: bool, config: RunConfig
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    result = run(config, keep_steps=keep_steps)
+    store.write(result)
+    return result.summary, result.warnings
 
 
 def label(config: RunConfig) -> str:
