@@ -5,10 +5,11 @@
 
 The rule – evict what is needed again last – is replayed one request at a time under the prefix
 rule, in the forms in which one may write it down. They differ in three ways. Blocks that the same
-request needs next are equal for the rule: the *tail* or the *head* of a chain may go first. *Leaves*
-only may go, or any block. And the chain of the request that is served may be *pinned* until it ends,
-as every engine must, or not, as in a simulator of single references: then a chain that is needed
-late gives its own blocks away for its own rest. The bound of ``prefixsim compare`` comes first.
+request needs next are equal for the rule: the *tail* or the *head* of a chain may go first. Only
+*leaves* may go, or any block. And the chain of the request that is served may be *pinned* until it
+ends, as every engine must, or not, as in a simulator of single references: then a chain that is
+needed late gives its own blocks away for its own rest. The bound of ``prefixsim compare`` comes
+first.
 """
 
 from __future__ import annotations
@@ -125,16 +126,16 @@ def main() -> None:
         assert capacity >= references.sizes.max_held_blocks, "a request does not fit"
         (bound,) = most_hits(paths, np.array([capacity])).tolist()
         print(f"{share:g} %, {capacity:,} blocks: bound {bound * size / total:.4f}", flush=True)
-        for heads_first in (False, True):
+        for heads_first in (True, False):
             first = "heads" if heads_first else "tails"
+            found = unpinned_hits(chains, reach, capacity, future, heads_first=heads_first)
+            print(f"  not pinned, {first} first, any block: {found * size / total:.4f}", flush=True)
             for leaf_only in (False, True):
                 order = BeladyOrder(capacity, future, heads_first=heads_first)
                 make = partial(BeladyPool, capacity, size, order=order, leaf_only=leaf_only)
                 hits = hits_one_at_a_time(make, requests).sum()
                 what = "leaves only" if leaf_only else "any block"
                 print(f"  pinned, {first} first, {what}: {hits / total:.4f}", flush=True)
-            found = unpinned_hits(chains, reach, capacity, future, heads_first=heads_first)
-            print(f"  not pinned, {first} first, any block: {found * size / total:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def units_of(
                 if not frame.index.equals(common):
                     common = common.intersection(frame.index)
             num_left_out += max(len(frame) for frame in frames) - len(common)
-            at = np.full(len(common), index) if many_seeds else places[common].to_numpy()
+            at = np.full(len(common), index) if many_seeds else places.loc[common].to_numpy()
             for column, frame in enumerate(frames):
                 tokens = frame.loc[common]
                 hits = tokens["num_cached_tokens"].to_numpy()

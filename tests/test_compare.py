@@ -1,6 +1,7 @@
 """Comparisons of policies: an example worked by hand, what they say, and that they go on."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -150,6 +151,7 @@ def test_runs_have_latency_and_say_where_no_overhead_was_measured(prefixsim):
         "vllm_v1": "vllm-0.8.5-v1",
         "none": "vllm-0.8.5-v1-off",
     }
+    assert "Lowest mean TTFT: " in found["verdicts"][0]
     assert rows["vllm_v1"]["overhead_ms"] > 0
     assert rows["lru"]["overhead_ms"] is None
 
@@ -177,6 +179,12 @@ def test_options_of_policies_are_tried_with_those_that_have_them(prefixsim, trac
         ("lru", "leaf_only=true"),
         ("vllm_v1", ""),
     ]
+
+
+def test_every_column_is_in_the_docs():
+    page = (Path(__file__).parent.parent / "docs" / "compare.md").read_text()
+    rows = [f"| `{c.name}` | {c.dtype} | {c.unit} | {c.meaning} |" for c in columns_of("compare")]
+    assert "\n".join(rows) in page
 
 
 # Kept, drawn, gone on with.

@@ -73,11 +73,11 @@ def _labels(table: pd.DataFrame) -> list[str]:
 
 def _panel(ax: Axes, rows: pd.DataFrame, reference: str, labels: Sequence[str]) -> None:
     places = {label: place for place, label in enumerate(labels)}
-    by_label = rows.set_index("label")
-    base, bound = by_label.loc[reference, "hit_rate"], rows["bound_hit_rate"].iloc[0]
+    by_label: dict[str, dict[str, Any]] = {row["label"]: row for row in rows.to_dict("records")}
+    base, bound = by_label[reference]["hit_rate"], by_label[reference]["bound_hit_rate"]
     ax.axvline(0, color=GREY, linewidth=1)
     for label, place in places.items():
-        row = by_label.loc[label]
+        row = by_label[label]
         colour, marker, _ = _LOOKS[row["verdict"]]
         low, high = 100 * row["difference_low"], 100 * row["difference_high"]
         if np.isfinite(low) and high > low:
