@@ -274,7 +274,7 @@ def read(asked: Asked, folder: Path, labels: Iterable[str]) -> dict[tuple[str, s
     points = {}
     for key in keys:
         run_id = run_id_of(asked.configs[key])
-        summary = summaries.loc[run_id].to_dict()
+        summary: dict[str, Any] = {str(k): v for k, v in summaries.loc[run_id].items()}
         rows = store.requests([run_id])
         rows = rows[rows["status"] == "finished"]
         tokens = rows.set_index("request_id")[["num_prompt_tokens", "num_cached_tokens"]]

@@ -15,8 +15,6 @@ from sim.cli.output import complain, note, out, print_json, progress, say_compil
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from sim.comparison import Comparison
     from sim.comparison_points import Asked
     from sim.grid import Outcome
@@ -241,7 +239,7 @@ def _print(found: Comparison) -> None:
         out().print(sentence, soft_wrap=True)
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _shown(row: dict[Any, Any]) -> dict[str, Any]:
     """Put a row into words: shares in per cent, differences in points."""
     is_reference = row["verdict"] == "reference"
     low, high = 100 * row["difference_low"], 100 * row["difference_high"]
@@ -260,5 +258,5 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _label(row: dict[str, Any] | pd.Series[Any]) -> str:
+def _label(row: dict[Any, Any]) -> str:
     return " ".join([row["policy"], *filter(None, str(row["policy_args"]).split(","))])

@@ -73,7 +73,7 @@ def _labels(table: pd.DataFrame) -> list[str]:
 
 def _panel(ax: Axes, rows: pd.DataFrame, reference: str, labels: Sequence[str]) -> None:
     places = {label: place for place, label in enumerate(labels)}
-    by_label: dict[str, dict[str, Any]] = {row["label"]: row for row in rows.to_dict("records")}
+    by_label: dict[str, Any] = {row["label"]: row for row in rows.to_dict("records")}
     base, bound = by_label[reference]["hit_rate"], by_label[reference]["bound_hit_rate"]
     ax.axvline(0, color=GREY, linewidth=1)
     for label, place in places.items():
