@@ -147,7 +147,8 @@ def compare(
             for column, label in enumerate(labels)
         ]
         rows += sorted(found, key=lambda row: -row["hit_rate"])
-        title = f"{capacity} ({num_blocks:,} blocks)"
+        size = f"{num_blocks:,} blocks"
+        title = size if capacity == f"{num_blocks}blocks" else f"{capacity} ({size})"
         verdicts.append(verdict(rates[index], title, bound, _LEAST_WAY) + _quickest(found))
     return Comparison(
         asked,

@@ -70,9 +70,9 @@ def test_an_example_by_hand(prefixsim, trace):
     # Nine requests tell nothing of noise.
     assert set(rows["verdict"]) == {"unknown", "reference"}
     assert found["verdicts"] == [
-        "6blocks (6 blocks): highest is lfu, 43.10 %: +5.39 points over lru; whether that is more "
+        "6 blocks: highest is lfu, 43.10 %: +5.39 points over lru; whether that is more "
         "than noise cannot be told.",
-        "7blocks (7 blocks): no policy beats lru; lfu hits the same.",
+        "7 blocks: no policy beats lru; lfu hits the same.",
     ]
     assert found["method"][1] == "9 requests are too few to tell a difference from noise."
 
@@ -92,7 +92,7 @@ def test_a_lead_that_stays_is_more_than_noise(prefixsim, tmp_path):
     found, _ = run(prefixsim, trace, "--policy", "lfu,fifo,sieve", "--kv-capacity", "5blocks",
                    *ONE_AT_A_TIME)  # fmt: skip
     (said,) = found["verdicts"]
-    assert said.startswith("5blocks (5 blocks): best here is lfu, ")
+    assert said.startswith("5 blocks: best here is lfu, ")
     assert "points over lru (95 %: " in said
     assert "more than noise, 100% of the way to the bound" in said
     assert said.endswith("not told apart from it: sieve.")

@@ -101,10 +101,11 @@ def _panel(ax: Axes, rows: pd.DataFrame, reference: str, labels: Sequence[str]) 
         ax.axhspan(place - 0.5, place + 0.5, color="0.96", zorder=0)
     capacity = rows["capacity"].iloc[0]
     blocks = int(rows["num_blocks"].iloc[0])
+    size = f"{blocks:,} blocks"
+    size = size if capacity == f"{blocks}blocks" else f"{capacity}: {size}"
     name = "Belady" if rows["bound"].iloc[0] == "belady" else "infinite"
     ax.set_title(
-        f"{capacity}: {blocks:,} blocks\n{reference.partition(' ')[0]} {100 * base:.1f} %\n"
-        f"{name} {100 * bound:.1f} %",
+        f"{size}\n{reference.partition(' ')[0]} {100 * base:.1f} %\n{name} {100 * bound:.1f} %",
         fontsize=9,
     )
 
