@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim import experiment
+from sim import comparison, comparison_points, experiment
 from sim.cli.output import SHOWN, progress, say_compiling, warn
 from sim.columns import columns_of
+from sim.comparison import Comparison
 from sim.config import RunConfig, setting_of
 from sim.config import settings as all_settings
 from sim.curves import Curves, ask, measure_curves
 from sim.errors import UsageError
-from sim.grid import Axes, expand, missing, read_axes
+from sim.grid import Axes, expand, label, missing, read_axes
 from sim.grid import sweep as run_sweep
 from sim.identity import run_id_of
 from sim.store import ResultStore
@@ -254,6 +256,63 @@ def sweep(
         return _sweep(chosen, Path(folder), **options)
     with tempfile.TemporaryDirectory() as temporary:
         return _sweep(chosen, Path(temporary), **options)
+
+
+def compare(
+    workload: str = "shared-prefix",
+    *,
+    policy: str | Sequence[str] | None = None,
+    kv_capacity: str | Sequence[str] = comparison_points.DEFAULT_CAPACITIES,
+    policy_args: Mapping[str, Any] | None = None,
+    reference: str = "lru",
+    hits_only: bool = False,
+    seeds: int = 1,
+    folder: str | Path | None = None,
+    jobs: int = 1,
+    **settings: Any,  # noqa: ANN401
+) -> Comparison:
+    """Compare policies on one workload, as ``prefixsim compare`` does.
+
+    Parameters
+    ----------
+    workload
+        Trace file, or name of a generator.
+    policy, kv_capacity
+        One or many; by default all policies that cache, at four capacities.
+    policy_args
+        Values of options, one or many, each tried with every policy that has it.
+    reference, hits_only, seeds
+        As the options of the command line.
+    folder
+        Keeps the runs; what it has already is not run again. By default nothing is kept.
+    jobs
+        Processes.
+    **settings
+        Of `sim.config.RunConfig`, the same for all.
+
+    Raises
+    ------
+    UsageError
+        A setting that there is not, or that cannot be used, or a point that failed.
+    """
+    config = _config({"workload": workload, **settings})
+    asked = comparison_points.ask(
+        {**config.to_dict(), "engine": config.engine},
+        names=None if policy is None else _values("policy", policy),
+        policy_args={key: _values(key, value) for key, value in (policy_args or {}).items()},
+        capacities=[str(each) for each in _values("kv_capacity", kv_capacity)],
+        num_seeds=seeds,
+        reference=reference,
+        hits_only=hits_only,
+    )
+    with ExitStack() as stack:
+        kept = folder or stack.enter_context(tempfile.TemporaryDirectory())
+        for outcome in comparison_points.run(asked, Path(kept), jobs=jobs):
+            if outcome.summary is None:
+                raise UsageError(f"point {label(outcome.config)} failed: {outcome.failure}")
+        found = comparison.compare(asked, Path(kept), on_compile=say_compiling)
+    warn(found.warnings)
+    return found
 
 
 def curve_of(

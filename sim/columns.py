@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Table = Literal["summary", "requests", "steps", "curve"]
+Table = Literal["summary", "requests", "steps", "curve", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,33 @@ COLUMNS: tuple[Column, ...] = (
         num_cached_tokens | int64 | tokens | prompt tokens hit
         num_prompt_tokens | int64 | tokens | prompt tokens of the requests that fit
         num_refused | int64 | requests | requests that can never fit
+        """,
+    ),
+    *_columns(
+        "compare",
+        """
+        workload | str | | trace file or generator
+        capacity | str | | KV capacity as it was asked for
+        policy | str | | allocator
+        policy_args | str | | options of the policy
+        block_size | int64 | tokens | block size of the engine
+        num_blocks | int64 | blocks | usable blocks of the pool, of the first seed
+        kv_capacity_tokens | int64 | tokens | usable blocks times block size
+        num_seeds | int64 | | workloads that were generated
+        num_refused | int64 | requests | requests that can never fit
+        hit_rate | float64 | | cached / prompt tokens, over all seeds
+        reference | str | | policy that the others are compared with
+        difference | float64 | | hit_rate less that of the reference
+        difference_low | float64 | | lower end of its 95 % interval, all intervals at once
+        difference_high | float64 | | upper end
+        verdict | str | | better, worse, noise, same, unknown, reference: how it stands to that
+        bound | str | | belady, or infinite: a cache that never evicts
+        bound_hit_rate | float64 | | hit_rate of the bound
+        share_of_way | float64 | | difference / (bound_hit_rate - hit_rate of the reference)
+        ttft_ms_mean | float64 | ms | time to first token, mean, and over seeds the mean
+        ttft_ms_p50 | float64 | ms | the same of the median
+        overhead_ms | float64 | ms | modelled CPU time of cache management per finished request
+        overhead | str | | profile that priced it; not measured: none of this very policy
         """,
     ),
 )

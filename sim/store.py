@@ -258,7 +258,9 @@ def _read(path: Path, table: Table, how: Callable[[Path], Rows]) -> Rows:
     if missing:
         raise _broken(path, f"has no column {missing[0]!r}, as of another release of prefixsim")
     column = rows["run_id"]
-    ids = column.unique().tolist() if isinstance(rows, pd.DataFrame) else column.unique().to_pylist()
+    ids = (
+        column.unique().tolist() if isinstance(rows, pd.DataFrame) else column.unique().to_pylist()
+    )
     if others := set(ids) - {path.parent.name}:
         raise _broken(path, f"holds rows of another run, {min(others)}")
     return rows

@@ -138,3 +138,22 @@ def test_nothing_else_is_offered():
 def test_arrays_are_axes(tmp_path):
     results = sim.sweep(block_size=np.array([8, 16]), kv_capacity=pd.Series([4096, 8192]), **SMALL)
     assert results.summary["kv_capacity_tokens"].tolist() == [4096, 8192, 4096, 8192]
+
+
+def test_a_comparison_is_that_of_the_command_line(prefixsim, tmp_path):
+    options = {"policy": "fifo", "kv_capacity": ["20%", "50%"], "hits_only": True}
+    found = sim.compare(policy_args={"leaf_only": [False, True]}, **options, **SMALL)
+    _, out, _ = prefixsim(
+        "compare", "shared-prefix", *OPTIONS, "--policy", "fifo", "--kv-capacity", "20%,50%",
+        "--hits-only", "--policy-arg", "leaf_only=false,true", "--json", "-j", 1,
+    )  # fmt: skip
+    said = json.loads(out)
+    assert list(found.verdicts) == said["verdicts"]
+    assert found.table["hit_rate"].tolist() == [row["hit_rate"] for row in said["rows"]]
+    assert len(found.table) == 2 * 4
+    assert isinstance(found.plot(), Figure)
+    assert "share_of_way" in found._repr_html_()
+    with pytest.raises(UsageError, match="nothing to compare"):
+        sim.compare(policy="lru", **SMALL)
+    sim.compare(folder=tmp_path, **options, **SMALL)
+    assert len(list((tmp_path / "serial").iterdir())) == 4

@@ -11,7 +11,7 @@ PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
     "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.identity", "sim.api",
     "sim.explained", "sim.engines", "sim.verify", "sim.prove", "sim.calibrate", "sim.validate",
-    "sim.curves", "sim.backends",
+    "sim.curves", "sim.backends", "sim.comparison", "sim.processes",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""
 MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.grid", "sim.experiment", "sim.overhead", "gpu_backend")
@@ -93,12 +93,12 @@ def test_an_engine_runs_without_the_composers():
     [
         ("torch", ("gpu_backend",)),
         ("simpy", ("sim.engine",)),
-        ("matplotlib", ("sim.plots", "sim.api", "sim.curves")),
+        ("matplotlib", ("sim.plots", "sim.api", "sim.curves", "sim.comparison")),
         ("numba", ("sim.fast", "sim.curve")),
         ("llvmlite", ("sim.fast",)),
         ("typer", ("sim.cli", "sim.__main__")),
         ("rich", ("sim.cli", "sim.__main__")),
-        ("joblib", ("sim.backends", "sim.cli.sweep")),
+        ("joblib", ("sim.backends", "sim.processes", "sim.cli.sweep", "sim.cli.compare")),
         ("distributed", ("sim.backends.on_dask",)),
         ("ray", ("sim.backends.on_ray",)),
     ],

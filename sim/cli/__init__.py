@@ -10,6 +10,7 @@ import typer
 
 from sim.cli import (
     calibrate,
+    compare,
     curve,
     explain,
     overhead,
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command("run")(run.command)
 app.command("sweep")(sweep.command)
 app.command("curve")(curve.command)
+app.command("compare")(compare.command)
 app.command("plot")(plot.command)
 app.add_typer(workload.app, name="workload")
 app.command("explain")(explain.command)

@@ -48,6 +48,7 @@ def with_settings(
     *,
     many: bool = False,
     workload: Literal["argument", "optional argument", "option"] = "argument",
+    without: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the settings of ``groups`` as options.
 
@@ -59,6 +60,8 @@ def with_settings(
         Each option takes a comma list, for a grid.
     workload
         Whether the workload is the first argument, and whether it may be left out.
+    without
+        Settings that the command has options of its own for.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,9 +77,13 @@ def with_settings(
             if field.name == "workload" and positional
             else _option(field, many)
             for field in settings()
-            if setting_of(field).group in groups
+            if setting_of(field).group in groups and field.name not in without
         ]
-        added += [_args_parameter(name, many) for name, row in ARGS.items() if row[1] in groups]
+        added += [
+            _args_parameter(name, many)
+            for name, row in ARGS.items()
+            if row[1] in groups and name not in without
+        ]
         parameters = [*added, *own] if positional else [*own, *added]
 
         def wrapper(**values: Any) -> None:  # noqa: ANN401

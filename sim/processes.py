@@ -1,0 +1,62 @@
+"""Points that are no runs of their own, in processes of this machine.
+
+Runs go through `sim.grid.sweep`, which can also send them to a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from sim.config import RunConfig
+from sim.errors import UsageError
+from sim.grid import Outcome
+from sim.identity import run_id_of
+
+Point = Callable[[RunConfig], tuple[dict[str, Any], tuple[str, ...]]]
+"""Runs and keeps one configuration; gives summary and warnings. Goes to other processes."""
+
+
+def run_all(
+    configs: Sequence[RunConfig],
+    run_point: Point,
+    jobs: int,
+    on_outcome: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """Run every configuration, in so many processes; a failed one does not stop the others."""
+    outcomes = []
+    for outcome in _outcomes(configs, run_point, jobs):
+        outcomes.append(outcome)
+        if on_outcome is not None:
+            on_outcome(outcome)
+    return outcomes
+
+
+def _outcomes(configs: Sequence[RunConfig], run_point: Point, jobs: int) -> Iterator[Outcome]:
+    if jobs == 1 or len(configs) <= 1:
+        yield from (_outcome(run_point, config) for config in configs)
+        return
+    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    folder = Path.cwd()
+    yield from parallel(joblib.delayed(_outcome_in)(folder, run_point, c) for c in configs)
+
+
+def _outcome_in(folder: Path, run_point: Point, config: RunConfig) -> Outcome:
+    """Run a point in a process that may have served a sweep of another folder before."""
+    os.chdir(folder)
+    return _outcome(run_point, config)
+
+
+def _outcome(run_point: Point, config: RunConfig) -> Outcome:
+    run_id = run_id_of(config)
+    try:
+        summary, warnings = run_point(config)
+    except UsageError as error:
+        return Outcome(config, run_id, None, failure=str(error), is_bad_input=True)
+    except Exception as error:  # a policy from outside may raise anything
+        return Outcome(config, run_id, None, failure=f"{type(error).__name__}: {error}")
+    return Outcome(config, run_id, summary, warnings)
