@@ -100,6 +100,8 @@ def quicker(args):
         return [*args, "--free-blocks", "1000"]
     if args[:2] == ["prove", "shared-prefix"]:
         args += ["--workload-arg", "prompt=64", "--workload-arg", "output=4"]
+    elif args[0] == "prove":
+        args += ["--num-requests", "12"]
     return [*args, *QUICKER.get(args[0], ())]
 
 

@@ -44,6 +44,20 @@ def published_steps(model: str, gpu: str) -> pd.DataFrame:
     raise UsageError(f"{model}/{gpu} has no published table; choose from {known}.")
 
 
+def errors() -> pd.DataFrame:
+    """Sum up how far each fitted preset is from its table: steps, median and worst error."""
+    rows = {}
+    for model, gpu in fitted_pairs():
+        steps = published_steps(model, gpu)
+        size = (steps["model_seconds"] / steps["seconds"] - 1).abs()
+        rows[f"{model}/{gpu}"] = {
+            "steps": len(steps),
+            "median": float(size.median()),
+            "worst": float(size.max()),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 def prefills(pairs: list[tuple[str, str]], prompt_tokens: int) -> pd.DataFrame:
     """Return published prefills of one prompt, by the share of it that is cached.
 
