@@ -26,6 +26,12 @@ def address_in(folder):
     return json.loads(file.read_text())["address"]
 
 
+def wait_for_workers(folder, count):
+    """Wait for workers to be known: a sweep is not patient with a cluster that has none."""
+    log = folder / "worker.log"
+    wait_until(lambda: log.read_text().count("Registered to") >= count, "workers")
+
+
 def start(folder, *arguments):
     """Start a part of the cluster far from the folder that the sweep runs in."""
     environment = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
@@ -50,6 +56,7 @@ def address(tmp_path_factory):
                 "--local-directory", str(folder),
             )
         )  # fmt: skip
+        wait_for_workers(folder, 2)
         yield found
     finally:
         for process in reversed(processes):
@@ -131,6 +138,7 @@ def test_a_scheduler_that_goes_ends_the_sweep_with_a_sentence(tmp_path, deadly):
     try:
         address = address_in(tmp_path)
         processes.append(start(tmp_path, "worker", "--nthreads", "1", "--no-nanny"))
+        wait_for_workers(tmp_path, 1)
 
         def leave(_):
             processes[0].kill()
