@@ -149,6 +149,7 @@ def sweep(
     -------
     Outcomes of the points that were run; a failed one does not stop the others.
     """
+    store.plan({run_id_of(config): label(config) for config in configs})
     missing = [c for c in configs if fresh or not store.has(run_id_of(c))]
     outcomes = []
     for outcome in _run_all(missing, store, jobs, keep_steps):

@@ -18,6 +18,7 @@ from sim.cli import (
     presets,
     profiles,
     prove,
+    report,
     run,
     sweep,
     validate,
@@ -43,6 +44,7 @@ app.command("run")(run.command)
 app.command("sweep")(sweep.command)
 app.command("curve")(curve.command)
 app.command("plot")(plot.command)
+app.command("report")(report.command)
 app.add_typer(workload.app, name="workload")
 app.command("explain")(explain.command)
 app.command("overhead")(overhead.command)

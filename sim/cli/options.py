@@ -37,7 +37,7 @@ def with_settings(
     groups: Collection[Group],
     *,
     many: bool = False,
-    workload: Literal["argument", "optional argument", "option"] = "argument",
+    workload: Literal["argument", "optional argument", "option", "own"] = "argument",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the settings of ``groups`` as options.
 
@@ -48,7 +48,10 @@ def with_settings(
     many
         Each option takes a comma list, for a grid.
     workload
-        Whether the workload is the first argument, and whether it may be left out.
+        Whether the workload is the first argument, and whether it may be left out; or whether the
+        command names it by an argument of its own.
+
+    A setting that the command has as an option of its own is left to it.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,19 +61,21 @@ def with_settings(
             for parameter in signature.parameters.values()
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        positional = workload != "option" and "Workload" in groups
+        own_names = {parameter.name for parameter in own}
+        if workload == "own":
+            own_names.add("workload")
+        positional = workload in ("argument", "optional argument") and "Workload" in groups
         added = [
             _argument(field, required=workload == "argument")
             if field.name == "workload" and positional
             else _option(field, many)
             for field in settings()
-            if setting_of(field).group in groups
+            if setting_of(field).group in groups and field.name not in own_names
         ]
         added += [_args_parameter(name, many) for name, row in ARGS.items() if row[1] in groups]
         parameters = [*added, *own] if positional else [*own, *added]
 
         def wrapper(**values: Any) -> None:  # noqa: ANN401
-            own_names = {parameter.name for parameter in own}
             chosen = {k: v for k, v in values.items() if k not in own_names and v is not None}
             command(**{k: v for k, v in values.items() if k in own_names}, **chosen)
 
