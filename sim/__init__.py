@@ -1,7 +1,7 @@
 """The simulator: scheduler, engine, cost model, results. Knows no policy and no trace format.
 
-In Python and in notebooks, ``sim.run``, ``sim.sweep``, ``sim.curve_of`` and ``sim.load`` do what
-the command line does and return tables that can draw themselves; see `sim.api`.
+In Python and in notebooks, ``sim.run``, ``sim.sweep``, ``sim.curve_of``, ``sim.load`` and
+``sim.report`` do what the command line does; tables that they return draw themselves. See `sim.api`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim.api import Results, Run, curve_of, load, run, sweep
+    from sim.api import Results, Run, curve_of, load, report, run, sweep
     from sim.curves import Curves
 
-__all__ = ["Curves", "Results", "Run", "curve_of", "load", "run", "sweep"]
+__all__ = ["Curves", "Results", "Run", "curve_of", "load", "report", "run", "sweep"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the interface has

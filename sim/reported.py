@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sim import plots
+from sim.config import option_name
 from sim.errors import UsageError
 from sim.reporting import Report, build, render
 from sim.store import ResultStore
@@ -45,6 +46,24 @@ def report_of_folder(folder: Path, *, command: str, where: Sequence[str] = ()) -
     missing = [] if where else store.missing()
     requests = store.requests(summary["run_id"])
     return build(summary, requests, command=command, missing=missing)
+
+
+def refuse_settings(source: str, given: Mapping[str, object]) -> None:
+    """Refuse settings beside a results folder, whose runs are what they are."""
+    for name in given:
+        raise UsageError(
+            f"{source} is a results folder, whose runs are what they are, so {option_name(name)} "
+            "has no effect; leave it out, or choose runs with --where NAME=VALUE."
+        )
+
+
+def refuse_conditions(source: str, conditions: Sequence[str]) -> None:
+    """Refuse to choose among runs where there are none yet."""
+    if conditions:
+        raise UsageError(
+            f"--where {conditions[0]} chooses among the runs of a results folder, and {source!r} "
+            "is none; leave it out."
+        )
 
 
 def check_output(path: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from sim.cli.options import num_processes, output_path, settings_of, with_settings
 from sim.cli.output import note, progress, say_compiling, warn
-from sim.config import RunConfig, option_name
+from sim.config import RunConfig
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,27 +114,16 @@ def command(
     if reported.is_results(source):
         lists = {"policy": policy, "block_size": block_size, "kv_capacity": kv_capacity}
         given = {name: value for name, value in lists.items() if value is not None}
-        _refuse(source, {**chosen, **given, **({} if runs is None else {"runs": runs})})
+        given |= {**chosen, **({} if runs is None else {"runs": str(runs)})}
+        reported.refuse_settings(source, given)
         report = reported.report_of_folder(Path(source), command=made_by, where=where or ())
     else:
-        if where:
-            raise UsageError(
-                f"--where chooses among the runs of a results folder, and {source!r} is none; "
-                "leave it out."
-            )
+        reported.refuse_conditions(source, where or ())
         plan = _plan(source, policy, block_size, kv_capacity, chosen)
         report = _of_workload(plan, made_by, runs, jobs)
     reported.write(report, output)
     _print(report)
     note(f"the report is in {output}.")
-
-
-def _refuse(source: str, given: dict[str, Any]) -> None:
-    for name in given:
-        raise UsageError(
-            f"{source} is a results folder, whose runs are what they are, so {option_name(name)} "
-            "has no effect; leave it out, or choose runs with --where NAME=VALUE."
-        )
 
 
 def _plan(

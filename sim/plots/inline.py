@@ -25,8 +25,11 @@ _POINTS_PER_INCH = 72
 _MIN_GAP = 5
 """Points of a line that can be pointed at are so many units of the picture apart, at least."""
 
-# What the pictures have of black, white and grey, and the page's variables of the same role.
+# Colours of the pictures that are too bright or too dark for one of the themes, and the variables
+# of the page that take their place.
 _THEMED = {
+    "#0072b2": "var(--blue)",
+    "#009e73": "var(--green)",
     "#000000": "var(--text)",
     "#ffffff": "var(--page)",
     "#e6e6e6": "var(--grid)",

@@ -129,6 +129,8 @@ def _hits(row: pd.Series, cells: Cells) -> Iterator[Finding]:
         )
         yield Finding(
             "Hit rate",
+            f"With {row['label']}, blocks of {row['block_size']} and a KV cache of "
+            f"{tokens(row['kv_capacity_tokens'])}, "
             f"{percent(row['hit_rate'])} of the prompt tokens are found in the cache and not "
             f"computed again ({beside}); {percent(row['share_requests_hit'], 0)} of the requests "
             "hit something.",
@@ -154,8 +156,8 @@ def _buys(row: pd.Series, full: pd.DataFrame | None) -> Iterator[Finding]:
         "What it buys: latency",
         f"The first token comes after {milliseconds(row['ttft_ms_mean'])} on average instead of "
         f"{milliseconds(row['none_ttft_ms_mean'])} without caching: "
-        f"{change(row['ttft_ms_mean'], row['none_ttft_ms_mean'])}. Of a hundred requests the "
-        f"slowest waits {milliseconds(row['ttft_ms_p99'])} instead of "
+        f"{change(row['ttft_ms_mean'], row['none_ttft_ms_mean'])}. One request in a hundred waits "
+        f"longer than {milliseconds(row['ttft_ms_p99'])}; without caching, longer than "
         f"{milliseconds(row['none_ttft_ms_p99'])}.",
         f"{_where(row)}: ttft_ms_mean {row['ttft_ms_mean']:.2f} against "
         f"{row['none_ttft_ms_mean']:.2f} of none, ttft_ms_p99 {row['ttft_ms_p99']:.2f} against "

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sim import plots
 from sim.plots.inline import AnyFigure, inline
-from sim.plots.series import has_ttft
+from sim.plots.series import has_capacities, has_ttft
 from sim.reporting.content import Picture
 
 _QUESTIONS = {
@@ -42,7 +42,8 @@ def pictures_of(summary: pd.DataFrame, requests: pd.DataFrame) -> Iterator[Pictu
     """Draw everything that the runs can show."""
     for kind in plots.applicable(summary):
         question, caption = _QUESTIONS[kind]
-        figure = plots.KINDS[kind](summary, requests)
+        rows = _with_capacities(summary) if kind == "capacity" else summary
+        figure = plots.KINDS[kind](rows, requests)
         yield _picture(figure, kind, question, caption)
         if kind == "block-size" and (summary["num_finished"] > 0).all():
             yield _picture(
@@ -60,6 +61,16 @@ def pictures_of(summary: pd.DataFrame, requests: pd.DataFrame) -> Iterator[Pictu
             f"What does {name} change?",
             "Hit rate, time to first token and throughput, all else being equal.",
         )
+
+
+def _with_capacities(summary: pd.DataFrame) -> pd.DataFrame:
+    """Keep the block sizes that were run at several capacities; the others are no lines."""
+    sizes = [
+        size
+        for size in summary["block_size"].unique()
+        if has_capacities(summary[summary["block_size"] == size])
+    ]
+    return summary[summary["block_size"].isin(sizes)]
 
 
 def picture_of_curves(figure: AnyFigure) -> Picture:

@@ -12,6 +12,8 @@ from sim.reporting.tables import show
 
 _FILTERED = 8
 """Tables of more rows can be filtered."""
+_PROSE = 48
+"""Texts of more characters are broken into lines."""
 
 
 def render(report: Report) -> str:
@@ -113,7 +115,7 @@ def _table(table: Table) -> str:
     ]
     head = "".join(
         f'<th scope="col"{_class(is_number)}{_title(table, index)}>'
-        f'<button type="button">{escape(heading)}</button></th>'
+        f'<button type="button">{_breakable(heading)}</button></th>'
         for index, (heading, is_number) in enumerate(zip(table.headings, numeric, strict=True))
     )
     body = "".join(f"<tr>{''.join(map(_cell, row, numeric))}</tr>" for row in table.rows)
@@ -135,7 +137,8 @@ def _table(table: Table) -> str:
 
 def _cell(value: object, is_number: bool) -> str:
     if not is_number:
-        kind = _class(_is_number(value) and value is not None)
+        is_prose = isinstance(value, str) and len(value) > _PROSE
+        kind = ' class="prose"' if is_prose else _class(_is_number(value) and value is not None)
         return f"<td{kind}>{escape(show(value))}</td>"
     known = isinstance(value, int | float) and not math.isnan(value)
     sorted_by = f"{value!r}" if known else ""
@@ -144,6 +147,11 @@ def _cell(value: object, is_number: bool) -> str:
 
 def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _breakable(heading: str) -> str:
+    """Let a name of several words be broken into lines."""
+    return escape(heading).replace("_", "_<wbr>")
 
 
 def _class(is_number: bool) -> str:

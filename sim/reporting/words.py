@@ -13,8 +13,8 @@ def percent(share: float, digits: int = 1) -> str:
 
 def points(difference: float) -> str:
     """Spell a difference of two shares."""
-    value = f"{100 * difference:.1f}"
-    return f"{value} point" if value == "1.0" else f"{value} points"
+    value = f"{round(100 * difference, 1):g}"
+    return f"{value} point" if value == "1" else f"{value} points"
 
 
 def milliseconds(value: float) -> str:
