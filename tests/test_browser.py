@@ -15,14 +15,10 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 CHROMIUM = os.environ.get("PREFIXSIM_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-pytestmark = [
-    pytest.mark.skipif(
-        CHROMIUM is None,
-        reason="no Chromium is found; install one, or name it in PREFIXSIM_CHROMIUM",
-    ),
-    # The browser is started once for all of these.
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="no Chromium is found; install one, or name it in PREFIXSIM_CHROMIUM",
+)
 WIDTHS = pytest.mark.parametrize("width", [1300, 400])
 DIALS = {"num_requests": 30, "prompt": 64, "output": 4, "num_prefixes": 3}
 
@@ -117,9 +113,7 @@ def test_the_article_is_stepped_through_with_keys_and_buttons(opened, article, w
     for _ in range(6):
         page.get_by_role("button", name="next event").click()
     # Block 3 is evicted by V1 and not by V0, as the drawings have it.
-    assert page.locator("#panels .block.lost").all_inner_texts() == ["3\nijkl\nref 1 (2) #"] or (
-        page.locator("#panels section").nth(0).locator(".block.lost").count() == 1
-    )
+    assert page.locator("#panels section").nth(0).locator(".block.lost").count() == 1
     assert page.locator("#panels section").nth(1).locator(".block.lost").count() == 0
     assert "Evicted MNOp (block 3)" in page.locator("#panels").inner_text()
     page.get_by_role("button", name="previous event").click()
@@ -195,6 +189,11 @@ def test_every_picture_is_read_with_the_keys(opened, report, width):
         frame.press("ArrowRight")
         assert tip.inner_text() == first
         assert overflow(page) <= 0
+        box = tip.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        spot = figure.locator(".spot").bounding_box()
+        assert -10 <= spot["x"] <= width
         frame.press("Escape")
         assert tip.is_hidden()
 

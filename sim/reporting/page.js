@@ -16,7 +16,7 @@ function readable(figure, { series, width }) {
   const points = () => [...shown].sort((a, b) => a - b)
     .flatMap((index) => series[index].points);
 
-  function tell(point) {
+  function tell(point, follow = false) {
     at = point;
     spot.setAttribute("visibility", point ? "visible" : "hidden");
     tip.hidden = !point;
@@ -25,11 +25,19 @@ function readable(figure, { series, width }) {
     spot.setAttribute("cx", x);
     spot.setAttribute("cy", y);
     tip.textContent = text;
-    const box = svg.getBoundingClientRect();
+    let box = svg.getBoundingClientRect();
     const scale = box.width / width;
+    if (follow) {
+      // A picture wider than the window scrolls to its point.
+      frame.scrollLeft = x * scale - frame.clientWidth / 2;
+      box = svg.getBoundingClientRect();
+    }
     const left = box.left + x * scale, top = box.top + y * scale;
-    const beside = left + 14 + tip.offsetWidth > document.documentElement.clientWidth;
-    tip.style.left = `${Math.max(scrollX + (beside ? left - 14 - tip.offsetWidth : left + 14), 4)}px`;
+    // Measured where it has room, as it is narrower at the edge.
+    tip.style.left = "0px";
+    const room = document.documentElement.clientWidth - tip.offsetWidth - 4;
+    const beside = left + 14 > room ? left - 14 - tip.offsetWidth : left + 14;
+    tip.style.left = `${scrollX + Math.max(Math.min(beside, room), 4)}px`;
     tip.style.top = `${Math.max(scrollY + top - tip.offsetHeight / 2, 0)}px`;
   }
 
@@ -54,7 +62,7 @@ function readable(figure, { series, width }) {
     if (event.key === "Escape") tell(null);
     if (!(event.key in moves) || !all.length) return;
     event.preventDefault();
-    tell(all[(moves[event.key] + all.length) % all.length]);
+    tell(all[(moves[event.key] + all.length) % all.length], true);
   });
 
   for (const [index, chip] of [...figure.querySelectorAll(".chips button")].entries()) {
