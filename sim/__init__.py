@@ -1,7 +1,7 @@
 """The simulator: scheduler, engine, cost model, results. Knows no policy and no trace format.
 
 In Python and in notebooks, ``sim.run``, ``sim.sweep``, ``sim.curve_of``, ``sim.load`` and
-``sim.report`` do what the command line does; tables that they return draw themselves. See `sim.api`.
+``sim.report`` do what the command line does; tables they return draw themselves (see `sim.api`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from sim.reporting.cells import situations
 from sim.reporting.findings import situation_of
 from sim.reporting.recommended import CurveFacts
 from sim.reporting.words import change, listed, milliseconds, number, percent, points
+from sim.reporting.zero import find_break_evens, finding_of_zero
 
 NO_REQUESTS = pd.DataFrame({"run_id": pd.Series(dtype="str"), "arrival_s": pd.Series(dtype=float)})
 PLAIN = {
@@ -132,10 +133,41 @@ def test_what_caching_buys_is_set_against_none():
         "known",
         "Throughput is 1,000 tokens/s with caching and 800 without: 25.0 % more.",
     )
-    (cost, zero) = said(found, "What it costs")
+    (cost,) = said(found, "What it costs")
     assert "takes 1.00 % of the engine's time" in cost[1]
     assert "without caching, managing blocks takes 0.40 %" in cost[1]
-    assert zero[0] == "unknown"
+
+
+def at_rates(*rates, arrivals_s=0.0):
+    """Runs under full load that differ in what an infinite cache hits: rate and throughput."""
+    rows = []
+    for rate, throughput in rates:
+        same = {"infinite_hit_rate": rate, "workload_args": f"hit_rate={rate}"}
+        rows += [{**same, "total_throughput": throughput}, {**NONE, **same}]
+    summary = summary_of(*({**PLAIN, **row} for row in rows))
+    requests = arrivals(arrivals_s, *summary["run_id"])
+    frame, _ = told_apart(summary)
+    zero = find_break_evens(frame, requests)
+    return finding_of_zero_of(next(situations(frame, requests)), zero)
+
+
+def finding_of_zero_of(cells, zero):
+    return finding_of_zero(cells.of_main_policy().iloc[0], cells, zero)
+
+
+def test_what_caching_costs_where_nothing_hits():
+    # At 0 it loses 1 % of 800, at 0.1 it gains 1 %: it pays from the middle on.
+    found = at_rates((0.0, 792.0), (0.1, 808.0))
+    assert found.text == (
+        "Where 0.0 % can hit, throughput under full load is 1.0 % less than without caching; "
+        "caching pays from a hit rate of 5.0 % on."
+    )
+    assert "it does not pay" in at_rates((0.0, 792.0), (0.1, 796.0)).text
+    assert at_rates((0.0, 800.0)).text == (
+        "Where 0.0 % can hit, throughput under full load is the same as without caching."
+    )
+    assert at_rates((0.1, 800.0), (0.2, 900.0)).tone == "unknown"
+    assert at_rates((0.0, 792.0), (0.1, 808.0), arrivals_s=95.0).tone == "unknown"
 
 
 def test_without_none_nothing_is_said_of_what_caching_buys():

@@ -17,6 +17,7 @@ from sim.reporting.pictures import pictures_of
 from sim.reporting.recommended import CurveFacts
 from sim.reporting.tables import table_of_runs
 from sim.reporting.words import counted, listed
+from sim.reporting.zero import find_break_evens
 from sim.waste import unfilled_share
 
 MAX_SITUATIONS = 8
@@ -80,12 +81,14 @@ def build(
     unfilled = pd.Series(
         unfilled_share(frame, requests).to_numpy(), index=frame["run_id"].to_numpy()
     )
+    zero = find_break_evens(_with(frame, extras.full_load), requests)
     told = [
         situation_of(
             each,
             unfilled,
             extras.curve if index == 0 else None,
             full if index == 0 else None,
+            zero,
         )
         for index, each in enumerate(cells[:MAX_SITUATIONS])
     ]

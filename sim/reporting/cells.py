@@ -101,7 +101,7 @@ def _table(rows: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
     labels = run_labels(rows.assign(block_size=0, kv_capacity_tokens=0, seed=0))
     frame = rows.assign(
         label=rows["run_id"].map(labels),
-        bound_by_arrivals=_bound_by_arrivals(rows, requests),
+        bound_by_arrivals=bound_by_arrivals(rows, requests),
     )
     floors = frame[frame["policy"] == FLOOR]
     columns = [*_OF_FLOOR, "bound_by_arrivals"]
@@ -124,7 +124,7 @@ def _table(rows: pd.DataFrame, requests: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def _bound_by_arrivals(rows: pd.DataFrame, requests: pd.DataFrame) -> pd.Series[float]:
+def bound_by_arrivals(rows: pd.DataFrame, requests: pd.DataFrame) -> pd.Series[float]:
     """Tell the runs that end soon after their last request comes: 1 or 0.
 
     In a closed loop requests come as fast as they are served, and nothing is bound by them.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from sim.breakeven import FLOOR, break_even, relative_throughput
+from sim.breakeven import FLOOR
 from sim.errors import UsageError
 from sim.plots.series import setting
 from sim.presets import load_preset
@@ -26,6 +26,7 @@ from sim.reporting.words import (
     points,
     tokens,
 )
+from sim.reporting.zero import BreakEvens, finding_of_zero
 
 WAITING_ABOVE = 0.5
 """Requests that wait for a longer share of their TTFT than this have more load than is served."""
@@ -36,6 +37,7 @@ def situation_of(
     unfilled: pd.Series[float] | None = None,
     curve: CurveFacts | None = None,
     full: pd.DataFrame | None = None,
+    zero: BreakEvens | None = None,
 ) -> Situation:
     """Say what the runs of one situation show.
 
@@ -49,6 +51,8 @@ def situation_of(
         The curve of every capacity, if there is one.
     full
         Row of a run of the main policy with all requests there at once, as in `Cells.table`.
+    zero
+        What caching costs where nothing hits.
     """
     size = choose_block_size(cells)
     block_size = None if size.row is None else int(size.row["block_size"])
@@ -59,7 +63,7 @@ def situation_of(
     if row is not None:
         findings += _hits(row, cells)
         findings += _buys(row, full)
-        findings += _costs(row, cells)
+        findings += _costs(row, cells, zero)
         findings += _others(row, cells)
     findings += block_size_findings(size, cells, unfilled)
     findings += capacity_findings(capacity, gib, curve)
@@ -200,7 +204,7 @@ def _throughput(row: pd.Series, full: pd.DataFrame | None) -> Iterator[Finding]:
             )
 
 
-def _costs(row: pd.Series, cells: Cells) -> Iterator[Finding]:
+def _costs(row: pd.Series, cells: Cells, zero: BreakEvens | None) -> Iterator[Finding]:
     if row["policy"] == FLOOR or not row["num_finished"]:
         return
     each = 1000 * row["overhead_s"] / row["num_finished"]
@@ -222,31 +226,8 @@ def _costs(row: pd.Series, cells: Cells) -> Iterator[Finding]:
         )
         return
     yield Finding("What it costs", text + ". All times above include it.", figures)
-    yield from _break_even(row, cells)
-
-
-def _break_even(row: pd.Series, cells: Cells) -> Iterator[Finding]:
-    """Say from which hit rate caching pays, where runs differ in the hit rate of their workload."""
-    relative = relative_throughput(cells.runs)
-    relative = relative[relative["ratio"].notna()]
-    if relative.empty or relative["infinite_hit_rate"].min() > 0.01:
-        yield Finding(
-            "What it costs",
-            "What it would cost where nothing hits cannot be said from these runs: they have no "
-            "workload without shared prefixes beside one of policy none.",
-            tone="unknown",
-        )
-        return
-    table = break_even(relative)
-    mine = table[(table["policy"] == row["policy"]) & (table["block_size"] == row["block_size"])]
-    for one in mine.head(1).to_dict("records"):
-        at = one["break_even"]
-        said = (
-            "at no hit rate that was run"
-            if math.isnan(at)
-            else f"from a hit rate of {percent(at)} on"
-        )
-        yield Finding("What it costs", f"Caching pays {said}.", f"break_even {at:.4f}")
+    if zero is not None:
+        yield finding_of_zero(row, cells, zero)
 
 
 def _others(row: pd.Series, cells: Cells) -> Iterator[Finding]:
