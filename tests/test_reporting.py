@@ -14,7 +14,7 @@ from sim.reporting.advice import choose_block_size, choose_capacity
 from sim.reporting.cells import situations
 from sim.reporting.findings import situation_of
 from sim.reporting.recommended import CurveFacts
-from sim.reporting.words import change, listed, milliseconds, number, percent, points
+from sim.reporting.words import change, gibibytes, listed, milliseconds, number, percent, points
 from sim.reporting.zero import find_break_evens, finding_of_zero
 
 NO_REQUESTS = pd.DataFrame({"run_id": pd.Series(dtype="str"), "arrival_s": pd.Series(dtype=float)})
@@ -226,12 +226,14 @@ def test_throughput_of_arrivals_is_not_taken_for_the_engine_s():
 def test_waiting_preemptions_and_rejections_are_doubts():
     found = texts(
         {"queue_ms_mean": 200.0, "num_preemptions": 7, "num_rejected": 3},
-        {**NONE, "num_rejected": 3},
+        {**NONE, "num_rejected": 3, "num_preemptions": 9},
     )
     doubts = [text for tone, text in said(found, "Doubts")]
     assert doubts[0].startswith("3 requests of 1,000 can never fit")
     assert doubts[1].startswith("Requests spend 67 % with caching and 0 % without of their time")
-    assert doubts[2].startswith("Running requests lost their blocks 7 times")
+    assert doubts[2].startswith(
+        "Running requests lost their blocks 7 times, without caching 9 times, and were computed"
+    )
 
 
 def test_a_trace_with_coarse_ids_says_what_it_cannot_tell():
@@ -252,6 +254,16 @@ def test_larger_caches_may_pay_where_the_best_run_is_below_the_ceiling():
     (text,) = (text for _, text in said(texts(*rows), "Capacity"))
     assert text.startswith("Recommended: 2,000 tokens (125 blocks of 16, 0.244 GiB).")
     assert "still lies 15 points below a cache that never evicts" in text
+
+
+def test_the_largest_capacity_that_was_run_is_not_called_recommended_in_short():
+    rows = [
+        {"kv_capacity_tokens": 1000, "hit_rate": 0.2, "ttft_ms_mean": 200.0},
+        {"kv_capacity_tokens": 2000, "hit_rate": 0.3, "ttft_ms_mean": 100.0},
+    ]
+    assert situation_of(cells_of(*rows)).tiles[-1].note.endswith("the largest that was run")
+    rows[1]["infinite_hit_rate"] = 0.305
+    assert situation_of(cells_of(*rows)).tiles[-1].note.endswith("recommended")
 
 
 def test_no_gib_where_the_model_is_not_known():
@@ -326,6 +338,22 @@ def test_what_a_sweep_lacks_is_said_first():
     )
 
 
+def test_a_picture_that_cannot_be_drawn_does_not_keep_the_others():
+    # Each capacity serves other requests and so has another ceiling: hit rates, but no comparison.
+    rates = {1000: 0.1, 2000: 0.2}
+    rows = [
+        {"kv_capacity_tokens": capacity, "infinite_hit_rate": rate, **row}
+        for capacity, rate in rates.items()
+        for row in ({}, NONE)
+    ]
+    report = report_of(*rows)
+    assert "capacity" in [picture.stem for picture in report.pictures]
+    (doubt,) = report.doubts
+    assert doubt.startswith(
+        "The picture overhead is not drawn: --kind overhead needs two hit rates"
+    )
+
+
 @pytest.mark.parametrize(
     ("spelt", "text"),
     [
@@ -338,6 +366,8 @@ def test_what_a_sweep_lacks_is_said_first():
         (milliseconds(345.6), "346 ms"),
         (milliseconds(3456.0), "3.46 s"),
         (milliseconds(34567.0), "34.6 s"),
+        (gibibytes(0.24414), "0.244 GiB"),
+        (gibibytes(2050.4), "2,050 GiB"),
         (number(1234.5), "1,234"),
         (number(1.2345), "1.23"),
         (change(50.0, 100.0), "50.0 % less"),

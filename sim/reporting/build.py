@@ -92,14 +92,16 @@ def build(
         )
         for index, each in enumerate(cells[:MAX_SITUATIONS])
     ]
+    undrawn: list[str] = []
+    pictures = tuple(pictures_of(frame, requests, undrawn.append))
     names = [str(name) for name in dict.fromkeys(frame["workload"])]
     return Report(
         title=f"Prefix caching of {listed(names[:3])}" + (" and others" if len(names) > 3 else ""),
         lead=_lead(frame, told, len(cells)),
         situations=tuple(told),
-        pictures=(*extras.pictures, *pictures_of(frame, requests)),
+        pictures=(*extras.pictures, *pictures),
         tables=(*extras.tables, table_of_runs(_with(frame, extras.full_load))),
-        doubts=(*_missing(frame, missing), *notes, *extras.doubts),
+        doubts=(*_missing(frame, missing), *notes, *undrawn, *extras.doubts),
         command=command,
         versions=(
             *((name, version(name)) for name in _LIBRARIES),

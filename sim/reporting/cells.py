@@ -26,6 +26,7 @@ _OF_FLOOR = (
     "overhead_share",
     "makespan_s",
     "queue_ms_mean",
+    "num_preemptions",
 )
 SOON = 0.1
 """A run that ends no later after its last arrival than this share of the time before is bound by

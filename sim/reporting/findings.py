@@ -285,11 +285,23 @@ def _doubts(row: pd.Series, cells: Cells) -> Iterator[Finding]:
             f"queue_ms_mean {row['queue_ms_mean']:.2f}, ttft_ms_mean {row['ttft_ms_mean']:.2f}",
             "doubt",
         )
-    if row["num_preemptions"] > 0:
+    if row["num_preemptions"] > 0 or row["none_num_preemptions"] > 0:
+        known = not math.isnan(row["none_num_preemptions"])
+        floor = counted(round(row["none_num_preemptions"]), "time") if known else ""
+        text = (
+            f"Running requests lost their blocks {counted(round(row['num_preemptions']), 'time')}"
+            + (f", without caching {floor}," if known else "")
+            + " and were computed again: the KV cache is small for what runs together."
+        )
+        if known:
+            text += (
+                " Part of what caching buys comes from that, for such a request finds its own "
+                "blocks again; the hit rate, which counts first admissions, does not show it."
+            )
         yield Finding(
             "Doubts",
-            f"Running requests lost their blocks {counted(round(row['num_preemptions']), 'time')} "
-            "and were computed again: the KV cache is small for what runs together.",
-            f"{_where(row)}: num_preemptions {number(row['num_preemptions'])}",
+            text,
+            f"{_where(row)}: num_preemptions {number(row['num_preemptions'])} against "
+            f"{number(row['none_num_preemptions'])} of none",
             "doubt",
         )

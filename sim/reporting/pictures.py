@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pandas as pd
 
 from sim import plots
+from sim.errors import UsageError
 from sim.plots.inline import AnyFigure, inline
 from sim.plots.series import has_capacities, has_ttft
 from sim.reporting.content import Picture
@@ -37,30 +39,50 @@ _QUESTIONS = {
     ),
 }
 
+_TRADE_OFF = (
+    "What do smaller blocks gain and cost?",
+    "Hits above, what they cost below: time to manage the cache, and memory in last blocks that is "
+    "never filled.",
+)
 
-def pictures_of(summary: pd.DataFrame, requests: pd.DataFrame) -> Iterator[Picture]:
-    """Draw everything that the runs can show."""
+
+def pictures_of(
+    summary: pd.DataFrame, requests: pd.DataFrame, on_missing: Callable[[str], None]
+) -> Iterator[Picture]:
+    """Draw everything that the runs can show.
+
+    Parameters
+    ----------
+    summary, requests
+        Rows of the tables of these names.
+    on_missing
+        Told why a picture cannot be drawn; the others still are.
+    """
+    draws: list[tuple[str, str, str, Callable[[], AnyFigure]]] = []
     for kind in plots.applicable(summary):
         question, caption = _QUESTIONS[kind]
         rows = _with_capacities(summary) if kind == "capacity" else summary
-        figure = plots.KINDS[kind](rows, requests)
-        yield _picture(figure, kind, question, caption)
+        draws.append((kind, question, caption, partial(plots.KINDS[kind], rows, requests)))
         if kind == "block-size" and (summary["num_finished"] > 0).all():
-            yield _picture(
-                plots.block_size_trade_off(summary, requests),
-                "trade-off",
-                "What do smaller blocks gain and cost?",
-                "Hits above, what they cost below: time to manage the cache, and memory in last "
-                "blocks that is never filled.",
+            question, caption = _TRADE_OFF
+            draw = partial(plots.block_size_trade_off, summary, requests)
+            draws.append(("trade-off", question, caption, draw))
+    for name in plots.settings_to_draw(summary) if has_ttft(summary) else []:
+        draws.append(
+            (
+                f"against-{name.replace('_', '-')}",
+                f"What does {name} change?",
+                "Hit rate, time to first token and throughput, all else being equal.",
+                partial(plots.against, summary, name),
             )
-    settings = plots.settings_to_draw(summary)
-    for name in settings if has_ttft(summary) else []:
-        yield _picture(
-            plots.against(summary, name),
-            f"against-{name.replace('_', '-')}",
-            f"What does {name} change?",
-            "Hit rate, time to first token and throughput, all else being equal.",
         )
+    for stem, question, caption, draw in draws:
+        try:
+            figure = draw()
+        except UsageError as error:
+            on_missing(f"The picture {stem} is not drawn: {error}")
+        else:
+            yield _picture(figure, stem, question, caption)
 
 
 def _with_capacities(summary: pd.DataFrame) -> pd.DataFrame:

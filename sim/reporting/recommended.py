@@ -16,7 +16,7 @@ from sim.reporting.advice import (
 )
 from sim.reporting.cells import Cells
 from sim.reporting.content import Finding
-from sim.reporting.words import listed, milliseconds, percent, points, tokens
+from sim.reporting.words import gibibytes, listed, milliseconds, percent, points, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _of_size(row: pd.Series, cells: Cells, unfilled: pd.Series[float] | None) ->
 def _size_of(num_tokens: float, block_size: int, gib: float) -> str:
     """Spell a capacity in every unit that is known."""
     said = f"{tokens(num_tokens)} ({num_tokens / block_size:,.0f} blocks of {block_size}"
-    return said + (")" if math.isnan(gib) else f", {num_tokens * gib:,.3g} GiB)")
+    return said + (")" if math.isnan(gib) else f", {gibibytes(num_tokens * gib)})")
 
 
 def capacity_findings(choice: Choice, gib: float, curve: CurveFacts | None) -> Iterator[Finding]:

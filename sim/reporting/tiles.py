@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from sim.breakeven import FLOOR
-from sim.reporting.advice import Choice
+from sim.reporting.advice import HIT_RATE_WITHIN, Choice
 from sim.reporting.content import Tile
-from sim.reporting.words import milliseconds, number, percent
+from sim.reporting.words import gibibytes, milliseconds, number, percent
 
 
 def tiles_of(row: pd.Series | None, size: Choice, capacity: Choice, gib: float) -> Iterator[Tile]:
@@ -49,5 +49,9 @@ def tiles_of(row: pd.Series | None, size: Choice, capacity: Choice, gib: float) 
         yield Tile("KV capacity", "n/a", "see below why")
     else:
         value = capacity.row["kv_capacity_tokens"]
-        beside = "" if math.isnan(gib) else f", {value * gib:,.3g} GiB"
-        yield Tile("KV capacity", f"{value:,.0f}", f"tokens{beside}, recommended")
+        beside = "" if math.isnan(gib) else f", {gibibytes(value * gib)}"
+        # Where more would hit more, the best that was run is no more than that.
+        gap = capacity.row["infinite_hit_rate"] - capacity.row["hit_rate"]
+        is_last = value == capacity.rows["kv_capacity_tokens"].max() and gap > HIT_RATE_WITHIN
+        what = "the largest that was run" if is_last else "recommended"
+        yield Tile("KV capacity", f"{value:,.0f}", f"tokens{beside}, {what}")

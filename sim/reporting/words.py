@@ -44,6 +44,11 @@ def tokens(value: float) -> str:
     return f"{value:,.0f} tokens"
 
 
+def gibibytes(value: float) -> str:
+    """Spell a number of GiB."""
+    return f"{value:,.0f} GiB" if value >= 1000 else f"{value:.3g} GiB"
+
+
 def change(new: float, old: float) -> str:
     """Spell by how many % a value that shall be small differs from another."""
     if not old > 0:
