@@ -65,8 +65,8 @@ def pictures_of(
         draws.append((kind, question, caption, partial(plots.KINDS[kind], rows, requests)))
         if kind == "block-size" and (summary["num_finished"] > 0).all():
             question, caption = _TRADE_OFF
-            draw = partial(plots.block_size_trade_off, summary, requests)
-            draws.append(("trade-off", question, caption, draw))
+            trade_off = partial(plots.block_size_trade_off, summary, requests)
+            draws.append(("trade-off", question, caption, trade_off))
     for name in plots.settings_to_draw(summary) if has_ttft(summary) else []:
         draws.append(
             (
