@@ -112,6 +112,33 @@ class Results:
         """Pictures of these results."""
         return Plots(self.summary, self.requests)
 
+    def report(self, output: str | Path = "report.html") -> Path:
+        """Write one page on these results, as ``prefixsim report DIR`` does.
+
+        Parameters
+        ----------
+        output
+            Page to write; one that is there is replaced.
+
+        Returns
+        -------
+        Path
+            The page.
+
+        Raises
+        ------
+        UsageError
+            It cannot be written.
+        """
+        from sim import reported  # noqa: PLC0415 - matplotlib is slow to load
+        from sim.reporting import build  # noqa: PLC0415
+
+        path = Path(output)
+        reported.check_output(path)
+        command = f"results.report({str(output)!r})"
+        reported.write(build(self.summary, self.requests, command=command), path)
+        return path
+
     def _repr_html_(self) -> str:
         """Show what varies and the main figures, a row per run."""
         settings = [column.name for column in columns_of("summary")]
@@ -388,6 +415,91 @@ def load(folder: str | Path) -> Results:
     return Results(store.summaries(), store.requests(), store.steps())
 
 
+def report(
+    source: str | Path = "shared-prefix",
+    output: str | Path = "report.html",
+    *,
+    where: str | Sequence[str] | None = None,
+    policy: str | Sequence[str] | None = None,
+    block_size: int | Sequence[int] | None = None,
+    kv_capacity: str | Sequence[str] | None = None,
+    runs: str | Path | None = None,
+    jobs: int = 1,
+    **settings: Any,  # noqa: ANN401
+) -> Path:
+    """Write one page on a results folder or a workload, as ``prefixsim report`` does.
+
+    Parameters
+    ----------
+    source
+        Results folder, trace file, or name of a generator.
+    output
+        Page to write; one that is there is replaced.
+    where
+        Of a folder: conditions such as ``block_size=16``, all of which the reported runs meet.
+    policy, block_size, kv_capacity
+        Of a workload: what to run, one or many; by default as the command line has it.
+    runs
+        Of a workload: folder that keeps the runs.
+    jobs
+        Processes.
+    **settings
+        Of a workload: other settings of `sim.config.RunConfig`.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    UsageError
+        A source, setting or output that cannot be used.
+    """
+    from sim import reported, reported_workload  # noqa: PLC0415 - matplotlib is slow to load
+
+    path = Path(output)
+    reported.check_output(path)
+    lists = {"policy": policy, "block_size": block_size, "kv_capacity": kv_capacity, "runs": runs}
+    given = {name: value for name, value in {**lists, **settings}.items() if value is not None}
+    said = [repr(str(source)), repr(str(output))]
+    said += [f"{name}={str(v) if isinstance(v, Path) else v!r}" for name, v in given.items()]
+    conditions = [] if where is None else [str(each) for each in _values("where", where)]
+    said += [f"where={conditions!r}"] if conditions else []
+    command = f"sim.report({', '.join(said)})"
+    if reported.is_results(str(source)):
+        reported.refuse_settings(str(source), given)
+        made = reported.report_of_folder(Path(source), command=command, where=conditions)
+        reported.write(made, path)
+        return path
+    reported.refuse_conditions(str(source), conditions)
+    _check_jobs(jobs)
+    sizes = [] if block_size is None else _values("block_size", block_size)
+    plan = reported_workload.Plan(
+        _config({"workload": source, **settings}),
+        tuple(str(one) for one in _values("policy", policy or reported_workload.POLICIES)),
+        tuple(_config({"block_size": size}).block_size for size in sizes),
+        tuple(str(one) for one in (_values("kv_capacity", kv_capacity) if kv_capacity else ())),
+    )
+    warnings: list[str] = []
+    with progress() as bar:
+        task = bar.add_task("loading", total=1)
+        made = reported_workload.report_of_workload(
+            plan,
+            command=command,
+            runs=None if runs is None else Path(runs),
+            jobs=jobs,
+            on_progress=lambda what, done, total: bar.update(
+                task, description=what, completed=done, total=total
+            ),
+            on_compile=say_compiling,
+            on_warning=warnings.append,
+        )
+    warn(dict.fromkeys(warnings))
+    reported.write(made, path)
+    return path
+
+
 def _config(settings: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig(**settings)
@@ -432,8 +544,7 @@ def _sweep(
     for name in axes:
         if name.partition(".")[0] not in RunConfig.__dataclass_fields__:
             raise UsageError(f"{name!r} is no setting; see the fields of sim.config.RunConfig.")
-    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
-        raise UsageError(f"jobs {jobs!r} must be a whole number of at least 1.")
+    _check_jobs(jobs)
     configs = expand(axes)
     for config in configs:
         experiment.check(config)
@@ -462,3 +573,10 @@ def _sweep(
             for frame in (results.summary, results.requests, results.steps)
         )
     )
+
+
+def _check_jobs(jobs: int | None) -> None:
+    if jobs is None:
+        return
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise UsageError(f"jobs {jobs!r} must be a whole number of at least 1.")

@@ -160,6 +160,7 @@ def sweep(
         There is no such backend or cluster, or its workers cannot do it.
     """
     backends.check(backend, address)
+    store.plan({run_id_of(config): label(config) for config in configs})
     outcomes: dict[RunConfig, Outcome] = {}
     for config, answer in _run_all(
         missing(configs, store, fresh=fresh), jobs, backend, address, keep_steps

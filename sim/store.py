@@ -2,11 +2,12 @@
 
 ``runs/<run_id>/`` is written whole or not at all, so that an interrupted sweep keeps what it has
 and can go on. The tables are rebuilt from the runs; they hold only simulated values, so that the
-same runs give the same bytes.
+same runs give the same bytes. ``sweeps/`` notes which runs each sweep is to make.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -83,6 +84,7 @@ class ResultStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._runs = folder / "runs"
+        self._sweeps = folder / "sweeps"
 
     def has(self, run_id: str) -> bool:
         """Whether the run is there, complete."""
@@ -100,6 +102,37 @@ class ResultStore:
                 pass
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def plan(self, points: Mapping[str, str]) -> None:
+        """Note which runs a sweep is to make, so that what an interrupted one lacks can be told.
+
+        Parameters
+        ----------
+        points
+            What each run is, in words, by its id.
+        """
+        self._make()
+        name = hashlib.sha256("".join(sorted(points)).encode()).hexdigest()[:12]
+        text = json.dumps({"version": VERSION, "points": dict(points)}, indent=2) + "\n"
+        try:
+            self._sweeps.mkdir(exist_ok=True)
+            (self._sweeps / f"{name}.json").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def missing(self) -> list[str]:
+        """Say which points the sweeps of this release into this folder have not made, or failed."""
+        points: dict[str, str] = {}
+        for file in sorted(self._sweeps.glob("*.json")):
+            try:
+                plan = json.loads(file.read_text(encoding="utf-8"))
+                if plan["version"] == VERSION:
+                    points |= plan["points"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise UsageError(
+                    f"{file} is no plan of a sweep; delete it and run the same sweep again."
+                ) from error
+        return [what for run_id, what in points.items() if not self.has(run_id)]
 
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""

@@ -317,7 +317,7 @@ def test_a_page_needs_nothing_from_elsewhere(tmp_path):
     text = path.read_text(encoding="utf-8")
     assert "http" not in text
     assert "A &lt;/script&gt; title" in text
-    assert text.count("</script>") == 2
+    assert text.count("</script>") == 3
     data = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.S)
     stories = json.loads(data[1])["stories"]
     assert stories[0]["moments"][6]["evicted"] == [[3, "MNOp"]]

@@ -11,7 +11,7 @@ PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
     "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.identity", "sim.api",
     "sim.explained", "sim.engines", "sim.verify", "sim.prove", "sim.calibrate", "sim.validate",
-    "sim.curves", "sim.backends", "sim.comparison", "sim.processes",
+    "sim.curves", "sim.backends", "sim.comparison", "sim.processes", "sim.reported",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""
 MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.grid", "sim.experiment", "sim.overhead", "gpu_backend")
@@ -98,7 +98,7 @@ def test_an_engine_runs_without_the_composers():
         ("llvmlite", ("sim.fast",)),
         ("typer", ("sim.cli", "sim.__main__")),
         ("rich", ("sim.cli", "sim.__main__")),
-        ("joblib", ("sim.backends", "sim.processes", "sim.cli.sweep", "sim.cli.compare")),
+        ("joblib", ("sim.backends", "sim.processes", "sim.cli.options")),
         ("distributed", ("sim.backends.on_dask",)),
         ("ray", ("sim.backends.on_ray",)),
     ],

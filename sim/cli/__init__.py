@@ -19,6 +19,7 @@ from sim.cli import (
     presets,
     profiles,
     prove,
+    report,
     run,
     sweep,
     validate,
@@ -45,6 +46,7 @@ app.command("sweep")(sweep.command)
 app.command("curve")(curve.command)
 app.command("compare")(compare.command)
 app.command("plot")(plot.command)
+app.command("report")(report.command)
 app.add_typer(workload.app, name="workload")
 app.command("explain")(explain.command)
 app.command("overhead")(overhead.command)

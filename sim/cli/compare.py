@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.options import num_processes, output_path, parse_pairs, settings_of, with_settings
+from sim.cli.options import (
+    at_most_one_a_cpu,
+    num_processes,
+    output_path,
+    parse_pairs,
+    settings_of,
+    with_settings,
+)
 from sim.cli.output import complain, note, out, print_json, progress, say_compiling, table, warn
 from sim.errors import UsageError
 
@@ -25,7 +32,7 @@ _WORTH_SAYING = 20
 
 @with_settings(
     ("Workload", "Policy", "Engine", "Cost", "Arrivals"),
-    without=("policy", "policy_args", "kv_capacity"),
+    without=("policy_args",),
 )
 def command(  # noqa: PLR0917 - the command line passes them by name
     policy: Annotated[
@@ -168,8 +175,6 @@ def _run(
     asked: Asked, folder: Path, *, jobs: int | None, fresh: bool, is_kept: bool
 ) -> list[Outcome]:
     """Run what is missing; return what failed."""
-    import joblib  # noqa: PLC0415 - keeps --help quick
-
     from sim import comparison_points, grid  # noqa: PLC0415
 
     count = len(asked.configs) if fresh else comparison_points.num_missing(asked, folder)
@@ -180,7 +185,6 @@ def _run(
         )
     failures: list[Outcome] = []
     warnings: dict[str, None] = {}
-    num_cpus: int = joblib.cpu_count()
     with progress() as bar:
         task = bar.add_task("comparing", total=count)
 
@@ -195,7 +199,7 @@ def _run(
             comparison_points.run(
                 asked,
                 folder,
-                jobs=min(jobs or num_cpus, num_cpus),
+                jobs=at_most_one_a_cpu(jobs),
                 fresh=fresh,
                 on_outcome=on_outcome,
             )

@@ -47,7 +47,7 @@ def with_settings(
     groups: Collection[Group],
     *,
     many: bool = False,
-    workload: Literal["argument", "optional argument", "option"] = "argument",
+    workload: Literal["argument", "optional argument", "option", "own"] = "argument",
     without: Collection[str] = (),
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the settings of ``groups`` as options.
@@ -59,9 +59,11 @@ def with_settings(
     many
         Each option takes a comma list, for a grid.
     workload
-        Whether the workload is the first argument, and whether it may be left out.
+        Whether the workload is the first argument, and whether it may be left out; or whether the
+        command names it by an argument of its own.
     without
-        Settings that the command has options of its own for.
+        Settings that the command has options of another name for; what it has an option of the
+        same name for is left to it anyway.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,13 +73,16 @@ def with_settings(
             for parameter in signature.parameters.values()
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        positional = workload != "option" and "Workload" in groups
+        own_names = {parameter.name for parameter in own}
+        if workload == "own":
+            own_names.add("workload")
+        positional = workload in ("argument", "optional argument") and "Workload" in groups
         added = [
             _argument(field, required=workload == "argument")
             if field.name == "workload" and positional
             else _option(field, many)
             for field in settings()
-            if setting_of(field).group in groups and field.name not in without
+            if setting_of(field).group in groups and field.name not in {*own_names, *without}
         ]
         added += [
             _args_parameter(name, many)
@@ -87,7 +92,6 @@ def with_settings(
         parameters = [*added, *own] if positional else [*own, *added]
 
         def wrapper(**values: Any) -> None:  # noqa: ANN401
-            own_names = {parameter.name for parameter in own}
             chosen = {k: v for k, v in values.items() if k not in own_names and v is not None}
             command(**{k: v for k, v in values.items() if k in own_names}, **chosen)
 
@@ -133,6 +137,14 @@ def num_processes(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise UsageError(f"--jobs {text!r} must be a whole number of at least 1, such as 2.")
     return int(text)
+
+
+def at_most_one_a_cpu(jobs: int | None) -> int:
+    """Give the processes that ``--jobs`` asks for; by default one a CPU, and never more."""
+    import joblib  # noqa: PLC0415 - keeps --help quick
+
+    num_cpus: int = joblib.cpu_count()
+    return min(jobs or num_cpus, num_cpus)
 
 
 def settings_of(chosen: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sim.cli.options import ARGS, num_processes, output_path, parse_pairs, with_settings
+from sim.cli.options import (
+    ARGS,
+    at_most_one_a_cpu,
+    num_processes,
+    output_path,
+    parse_pairs,
+    with_settings,
+)
 from sim.cli.output import complain, note, out, print_json, progress, table, warn
 from sim.columns import columns_of
 from sim.config import RunConfig
@@ -95,8 +102,6 @@ def command(
     where it stopped: points that the results folder has are not run twice. A point that fails is
     reported and does not stop the others.
     """
-    import joblib  # noqa: PLC0415 - keeps --help quick
-
     from sim import backends, experiment, grid, identity, store  # noqa: PLC0415
     from sim.fast import process  # noqa: PLC0415
 
@@ -117,8 +122,7 @@ def command(
     results.prepare()
     num_missing = len(grid.missing(configs, results, fresh=fresh))
     if backend == "joblib":
-        num_cpus: int = joblib.cpu_count()
-        jobs = min(jobs or num_cpus, num_cpus)
+        jobs = at_most_one_a_cpu(jobs)
     failures: list[grid.Outcome] = []
     with progress(rare=True) as bar:
         task = bar.add_task("sweeping", total=len(configs), completed=len(configs) - num_missing)

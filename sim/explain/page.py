@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Sequence
-from importlib.resources import files
 
 from sim.explain.story import Story
+from sim.pages import as_data, fill, read
 
 
 def page(stories: Sequence[Story], title: str, command: str) -> str:
@@ -30,16 +29,10 @@ def page(stories: Sequence[Story], title: str, command: str) -> str:
         "stories": [story.to_dict() for story in stories],
         "frames": frames(stories),
     }
-    # A label such as </script> in a trace must not end the script.
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
-    template = (files("sim.explain") / "page.html").read_text(encoding="utf-8")
-    for name, value in {
-        "TITLE": html.escape(title),
-        "COMMAND": html.escape(command),
-        "DATA": text,
-    }.items():
-        template = template.replace(f"%%{name}%%", value)
-    return template
+    return fill(
+        read("sim.explain", "page.html"),
+        {"TITLE": html.escape(title), "COMMAND": html.escape(command), "DATA": as_data(data)},
+    )
 
 
 def frames(stories: Sequence[Story]) -> list[list[int]]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
 from numpy.typing import ArrayLike, NDArray
 
 from sim.plots.axes import log_axis
-from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, nth_style
+from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, nth_style, says
 
 _MAX_POINTS = 1500
 """A drawn line needs no more; the file has all."""
@@ -99,15 +99,17 @@ def _draw_line(ax: Axes, line: CurveLine, index: int, *, width: float) -> None:
         linestyle=style.dashes,
         linewidth=width,
         drawstyle="steps-post",
+        label=line.label,
     )
     bound = line.belady
-    ax.plot(
+    (best,) = ax.plot(
         bound["kv_capacity_tokens"], 100 * bound["hit_rate"], color=style.colour, linewidth=1.1,
-        linestyle=":",
+        linestyle=":", label=line.label,
     )  # fmt: skip
+    says(best, "Belady's bound")
     if line.knee_tokens is not None:
         at = points["kv_capacity_tokens"].searchsorted(line.knee_tokens, side="right") - 1
-        ax.plot(
+        (knee,) = ax.plot(
             [line.knee_tokens],
             [100 * points["hit_rate"].iloc[at]],
             marker=style.marker,
@@ -115,7 +117,9 @@ def _draw_line(ax: Axes, line: CurveLine, index: int, *, width: float) -> None:
             color=style.colour,
             markeredgecolor="white",
             zorder=4,
+            label=line.label,
         )
+        says(knee, "knee")
 
 
 def _thinned(points: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from sim.plots.runs import FLOOR
 from sim.plots.series import Line
-from sim.plots.style import GREY, Style, depths, time_unit
+from sim.plots.style import GREY, Style, depths, says, time_unit
 
 _MAX_NAMED = 3
 """More ceilings than this leave no room to name each."""
@@ -140,7 +140,8 @@ def draw_ttft(
             if times_of.notna().any():
                 look = styles[line.label].line(depth)
                 faint = {"alpha": 0.45} if column == "ttft_ms_p90" else {}
-                ax.plot(times_of.index, times_of, label=line.label, **{**look, **faint})
+                (drawn,) = ax.plot(times_of.index, times_of, label=line.label, **{**look, **faint})
+                says(drawn, column.removeprefix("ttft_ms_"))
     ax.set_ylabel(f"TTFT ({unit})")
     if times.max() > 30 * times.min() > 0:
         ax.set_yscale("log")

@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from sim.errors import UsageError
 from sim.plots.runs import FLOOR
@@ -171,6 +172,16 @@ def notes_of(figure: Figure) -> list[str]:
     return str(figure.get_label()).splitlines()
 
 
+def says(line: Line2D, what: str) -> None:
+    """Note which of several figures of its series a line shows, such as p90; see `said_of`."""
+    vars(line)["prefixsim_says"] = what
+
+
+def said_of(line: Line2D) -> str:
+    """Give what was noted; empty where the series has one line only."""
+    return str(vars(line).get("prefixsim_says", ""))
+
+
 def time_unit(milliseconds: pd.Series[float]) -> tuple[str, float]:
     """Choose ms or s by size; returns the unit and how many ms it has."""
     return ("s", 1000.0) if milliseconds.max() >= 2000 else ("ms", 1.0)
@@ -200,7 +211,7 @@ def save(figure: Figure, directory: Path, stem: str) -> list[Path]:
     """
     png, svg = directory / f"{stem}.png", directory / f"{stem}.svg"
     with rc_context({**RC, "svg.hashsalt": "prefixsim", "svg.fonttype": "none"}):
-        _settle(figure)
+        settle(figure)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             figure.savefig(png, dpi=150, metadata={"Software": None})
@@ -218,7 +229,7 @@ def unwritable(error: OSError, directory: Path) -> UsageError:
     )
 
 
-def _settle(figure: Figure) -> None:
+def settle(figure: Figure) -> None:
     """Lay out once and round: the solver's last digits vary, and an SVG has ids made of them."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from sim.errors import UsageError
+from sim.plots.axes import log_axis
 from sim.plots.style import GREY, HEIGHT, RC, WIDTH, nth_style
 from sim.types import Request
 
@@ -82,7 +85,10 @@ def _lengths(axes: Axes, requests: Sequence[Request]) -> None:
         share = np.arange(1, len(ordered) + 1) / len(ordered)
         style = nth_style(number)
         axes.step(ordered, share, where="post", color=style.colour, ls=style.dashes, label=label)
-    axes.set(xscale="log", xlabel="tokens", ylabel="share of requests", title="Lengths")
+    every = [*(r.num_prompt_tokens for r in requests), *(r.num_output_tokens for r in requests)]
+    log_axis(axes, pd.Series(every, dtype="float64").clip(lower=1), 2)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set(xlabel="tokens", ylabel="share of requests", title="Lengths")
     axes.legend()
 
 
@@ -116,5 +122,6 @@ def _reuse(axes: Axes, gaps_s: Sequence[float]) -> None:
         return
     ordered = np.sort(np.maximum(gaps_s, 1e-3))
     share = np.arange(1, len(ordered) + 1) / len(ordered)
-    axes.step(ordered, share, where="post", color=nth_style(0).colour)
-    axes.set(xscale="log", xlabel="s (at least 1 ms)", ylabel="share of requests that share")
+    axes.step(ordered, share, where="post", color=nth_style(0).colour, label="time to reuse")
+    log_axis(axes, pd.Series(ordered), 3)
+    axes.set(xlabel="s (at least 1 ms)", ylabel="share of requests that share")
