@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sim import experiment
-from sim.cli.output import SHOWN, progress, say_compiling, warn
+from sim.cli.output import SHOWN, progress, warn
 from sim.columns import columns_of
 from sim.config import RunConfig, setting_of
 from sim.config import settings as all_settings
@@ -299,7 +299,7 @@ def curve_of(
         gpu=gpu,
         seed=seed,
     )
-    curves = measure_curves(asked, say_compiling)
+    curves = measure_curves(asked)
     warn(curves.warnings)
     return curves
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.options import settings_of, with_settings
-from sim.cli.output import note, out, print_json, say_compiling, table, warn
+from sim.cli.output import note, out, print_json, table, warn
 from sim.config import Group
 from sim.errors import UsageError
 
@@ -112,7 +112,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     )
     if output is not None:
         _prepare(output)
-    curves = measure_curves(asked, say_compiling)
+    curves = measure_curves(asked)
     for sentence in curves.notes:
         note(sentence)
     warn(curves.warnings)

@@ -71,11 +71,6 @@ def note(sentence: str) -> None:
     sys.stderr.write(f"prefixsim: {sentence}\n")
 
 
-def say_compiling() -> None:
-    """Say why a curve takes so long, this once."""
-    note("compiling the curve for this machine, once; some 20 s.")
-
-
 def print_json(data: object) -> None:
     """Print one JSON document; NaN, which JSON lacks, becomes null."""
     sys.stdout.write(json.dumps(without_nan(data), indent=2, allow_nan=False) + "\n")

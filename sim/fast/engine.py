@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sim.engine import EventLoop, Process, Reuse
 from sim.errors import UsageError
-from sim.fast import compiling, kernel
+from sim.fast import kernel
 from sim.fast.keys import key_runs, no_keys
 from sim.fast.record import FastRecord
 from sim.fast.state import Rules, State, make_state
@@ -71,7 +71,6 @@ class FastEngine(EventLoop):
             else no_keys(len(self._requests))
         )
         self._state = make_state(self._rules, prompt, output, keys)
-        compiling.announce()
         if self._closed_loop:
             self._index_of = {r.request_id: i for i, r in enumerate(self._requests)}
             first_turns = self._link_turns(self._requests)
@@ -83,7 +82,6 @@ class FastEngine(EventLoop):
             self._know_all()
             self._env.process(self._all_steps())
         self._env.run()
-        compiling.finished()
         self._record.take_steps(self._state)
         order = np.array(self._order, dtype=np.int64)
         self._record.finish(self._state, self._requests, self._rejections, order)
@@ -147,8 +145,7 @@ class FastEngine(EventLoop):
                 self._ended(self._requests[index])
 
     def _advance(self, horizon_ns: int) -> int:
-        with compiling.loading():
-            why: int = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
+        why = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
         if why == kernel.TIME_OVER:
             raise UsageError(
                 "simulated time passes 292 years, the longest that can be told; lower the times "
