@@ -8,14 +8,15 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from sim.columns import columns_of
 from sim.jsonable import without_nan
+
+if TYPE_CHECKING:  # takes a twentieth of a second
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
 
 SHOWN = (
     "hit_rate",
@@ -46,12 +47,16 @@ def forgive_odd_characters() -> None:
 
 def out() -> Console:
     """Console for results; as wide as needed where it is not a terminal."""
+    from rich.console import Console  # noqa: PLC0415
+
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else Console(highlight=False, width=1000)
 
 
 def err() -> Console:
     """Console for progress and warnings."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -76,11 +81,42 @@ def print_json(data: object) -> None:
     sys.stdout.write(json.dumps(without_nan(data), indent=2, allow_nan=False) + "\n")
 
 
-def progress() -> Progress:
+class NoProgress:
+    """Stands in the place of a progress bar where there is nothing to draw one on."""
+
+    def __enter__(self) -> NoProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def add_task(self, description: str, total: float | None = None) -> Any:  # noqa: ANN401
+        """Take no note of what begins."""
+
+    def update(self, task: Any, **changes: Any) -> None:  # noqa: ANN401
+        """Take no note of how far it is."""
+
+    def advance(self, task: Any) -> None:  # noqa: ANN401
+        """Take no note of a step on."""
+
+
+def progress() -> Progress | NoProgress:
     """Progress bar on stderr; nothing where that is no terminal and no notebook with widgets."""
+    if not sys.stderr.isatty() and "IPython" not in sys.modules:
+        return NoProgress()
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     console = err()
     # Without ipywidgets a notebook cannot draw a bar, and Rich would warn of it at every run.
     in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    if not (console.is_terminal or in_notebook):
+        return NoProgress()
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -88,7 +124,6 @@ def progress() -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not (console.is_terminal or in_notebook),
     )
 
 
@@ -107,6 +142,8 @@ def show(value: object) -> str:
 
 def table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     """Lay out a table; numbers to the right."""
+    from rich.table import Table  # noqa: PLC0415
+
     grid = Table(title=title, title_justify="left")
     materialized = [list(row) for row in rows]
     for index, heading in enumerate(headings):
@@ -119,6 +156,8 @@ def table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]])
 
 def summary_table(title: str, summary: Mapping[str, Any]) -> Table:
     """Show the main figures of a run with unit and meaning."""
+    from rich.table import Table  # noqa: PLC0415
+
     columns = {column.name: column for column in columns_of("summary")}
     grid = Table(title=title, title_justify="left")
     for heading in ("figure", "value", "unit", "meaning"):
