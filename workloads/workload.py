@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +19,8 @@ class Workload:
     name
         File name without its endings, or the generator's name.
     requests
-        Sorted by ``arrival_ns``; requests of equal arrival stand in the order of the source.
+        Sorted by ``arrival_ns``; requests of equal arrival stand in the order of the source. Those
+        of a trace are `workloads.requests.Requests`, which keep columns.
     identity_block_size
         Tokens per unit of identity: the trace's block size, or 1 where any two prefixes can be
         told apart to the token. Sharing below it does not show.
@@ -36,7 +38,7 @@ class Workload:
     """
 
     name: str
-    requests: tuple[Request, ...]
+    requests: Sequence[Request]
     identity_block_size: int = 1
     has_prefix_info: bool = True
     warnings: tuple[str, ...] = ()
