@@ -10,6 +10,7 @@ import policies
 from sim.config import RunConfig
 from sim.cost import LinearCost, StepCost
 from sim.errors import UsageError
+from sim.fast.keys import column
 from sim.fast.support import make_rules, pool_rules_of, why_not
 from sim.overhead import OverheadProfile
 from sim.recorder import Recorded
@@ -64,7 +65,8 @@ class Choice:
         if "sim.fast.kernel" in sys.modules:
             return True
         block_size = self.config.block_size
-        size = sum(r.num_prompt_tokens // block_size + r.num_output_tokens for r in requests)
+        prompt = column(requests, "num_prompt_tokens")
+        size = int((prompt // block_size + column(requests, "num_output_tokens")).sum())
         return size >= _WORTH_COMPILED_CODE
 
     def run_fast(

@@ -87,6 +87,24 @@ class Requests(Sequence[Request]):
             return str(int(self.numbers[index]))
         return str(index if index >= 0 else index + len(self))
 
+    @property
+    def request_ids(self) -> list[str]:
+        """Names of all, as each request has it."""
+        if self.ids is not None:
+            return list(self.ids)
+        numbers = range(len(self)) if self.numbers is None else self.numbers.tolist()
+        return list(map(str, numbers))
+
+    def paths(self) -> tuple[Ints, Ints, Ints]:
+        """Give the paths of all: how many segments each has, and bases and ends of all of them."""
+        counts = self.num_segments
+        firsts = np.cumsum(counts) - counts
+        if np.array_equal(self.first_segment, firsts):
+            stop = int(counts.sum())
+            return counts, self.bases[:stop], self.ends[:stop]
+        places = np.arange(int(counts.sum())) + np.repeat(self.first_segment - firsts, counts)
+        return counts, self.bases[places], self.ends[places]
+
     def take(self, which: slice | Ints) -> Requests:
         """Give some requests, or all in another order; paths are shared with these."""
         indices = range(len(self))[which] if isinstance(which, slice) else which.tolist()
