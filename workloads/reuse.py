@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from sim.types import Request
 from workloads.content import path
-from workloads.requests import Requests
 
 Ints = NDArray[np.int64]
 
@@ -36,8 +35,6 @@ def shared_prefix_tokens(requests: Sequence[Request], *, outputs: bool = False) 
     -------
     int64 array of shape ``(len(requests),)``, in tokens, at most the prompt's length.
     """
-    if isinstance(requests, Requests):
-        return _shared_of_columns(requests, outputs=outputs)
     longest: dict[int, int] = {}  # tokens of each segment that some earlier request had
     shared = np.zeros(len(requests), dtype=np.int64)
     for index, request in enumerate(requests):
@@ -57,33 +54,6 @@ def shared_prefix_tokens(requests: Sequence[Request], *, outputs: bool = False) 
             longest[base] = end - start
             start = end
     return shared
-
-
-def _shared_of_columns(requests: Requests, *, outputs: bool) -> Ints:
-    """Find the same for all requests at once."""
-    counts, bases, ends = requests.paths()
-    prompts = requests.num_prompt_tokens
-    stops = prompts + np.maximum(requests.num_output_tokens - 1, 0) if outputs else prompts
-    firsts = np.cumsum(counts) - counts
-    owner = np.repeat(np.arange(len(counts)), counts)
-    starts = np.concatenate(([0], ends[:-1])) if len(ends) else ends
-    starts[firsts[counts > 0]] = 0
-    lengths = np.minimum(ends, stops[owner]) - starts
-    # Segments of the same base side by side, in order of arrival, and behind each the most that
-    # any up to it had; those of the next base are larger by more than any length.
-    _, names = np.unique(bases, return_inverse=True)
-    order = np.argsort(names, kind="stable")
-    step = int(lengths.max(initial=0)) + 1
-    most = np.maximum.accumulate(names[order] * step + np.maximum(lengths[order], 0))
-    had = np.full(len(bases), -1, dtype=np.int64)
-    had[order[1:]] = most[:-1] - names[order[1:]] * step
-    # Nothing lies behind where a request stops; a base that is new there had a smaller one before.
-    is_had = (had > 0) & (lengths > 0)
-    num_had = np.bincount(owner[is_had], minlength=len(counts))
-    last = (firsts + num_had - 1)[num_had > 0]
-    shared = np.zeros(len(counts), dtype=np.int64)
-    shared[num_had > 0] = starts[last] + np.minimum(lengths, had)[last]
-    return np.minimum(shared, prompts)
 
 
 def cached_tokens(
@@ -137,6 +107,4 @@ def infinite_hit_rate(
 
 
 def _prompts(requests: Sequence[Request]) -> Ints:
-    if isinstance(requests, Requests):
-        return requests.num_prompt_tokens
     return np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
