@@ -18,7 +18,10 @@ from sim.scheduler import SchedulerConfig
 from sim.types import CostModel, Request, SequenceCost
 
 _WORTH_COMPILED_CODE = 200_000
-"""Blocks filled and tokens decoded from which on loading compiled code saves more than it takes."""
+"""Blocks filled and tokens decoded from which on compiled code saves a noticeable time.
+
+Loading it takes a twentieth of a second, but the first use of all compiles it for half a minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Choice:
         on_done: Callable[[int], None] | None = None,
     ) -> Recorded:
         """Serve ``requests`` with the fast engine; return what it recorded."""
-        # Compiled code takes half a second to load.
+        # A plain run needs none of it.
         from sim.fast.engine import FastEngine  # noqa: PLC0415
         from sim.fast.record import FastRecord  # noqa: PLC0415
 
