@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-
 # An installed package has its bytecode beside it; a checkout gets it by running.
 _ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
