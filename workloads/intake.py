@@ -350,9 +350,7 @@ class Intake:
             self._ends.array,
             ids=self._filled_ids() if self._ids else None,
             sessions=(
-                (self._sessions.array, list(self._session_number))
-                if len(self._sessions)
-                else None
+                (self._sessions.array, list(self._session_number)) if len(self._sessions) else None
             ),
             think_ns=self._thinks.array if len(self._thinks) else None,
         )
