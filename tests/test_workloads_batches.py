@@ -1,6 +1,7 @@
 """Many rows at a time, columns and compiled code: as the plain code has it, row by row."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import workloads.batches as batches_module
 from sim.errors import UsageError
-from workloads import check_trace, load, segment_rows, shared_prefix_tokens
+from workloads import check_trace, load, segment_rows, shared_prefix_tokens, structure
 from workloads.batches import columns
 from workloads.column import Column
 from workloads.mooncake import MooncakeReader
@@ -30,6 +31,9 @@ plain_rows = st.builds(
     st.lists(st.integers(0, 3), min_size=1, max_size=4),
     st.integers(0, 3),
     st.integers(0, 3),
+)
+turns = st.builds(
+    lambda row, session: f'{row[:-1]}, "session_id": {session}}}', plain_rows, st.integers(0, 2)
 )
 odd_rows = st.one_of(
     st.builds(
@@ -174,18 +178,34 @@ def test_compiled_tree_is_the_plain_one(all_streams, compile_from):
 
 
 @settings(max_examples=100, deadline=None)
-@given(rows=st.lists(plain_rows, min_size=1, max_size=30), at_once=st.sampled_from([2, 7, 1000]))
+@given(
+    rows=st.lists(st.one_of(plain_rows, turns), min_size=1, max_size=30),
+    at_once=st.sampled_from([2, 7, 1000]),
+)
 def test_columns_share_what_requests_share(rows, at_once, tmp_path_factory):
     path = tmp_path_factory.mktemp("columns") / "trace.jsonl"
     path.write_text("\n".join(rows), encoding="utf-8")
-    requests = load(path, format_name="mooncake", trace_block_size=4).requests
+    requests = load(path, format_name="mooncake", trace_block_size=4, turns="cumulative").requests
     assert isinstance(requests, Requests)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_rows, "AT_ONCE", at_once)
+        patch.setattr(structure, "_WORTH_COMPILED_CODE", 0)
         for outputs in (False, True):
             found = shared_prefix_tokens(requests, outputs=outputs)
             plainly = shared_prefix_tokens(tuple(requests), outputs=outputs)
             assert found.tolist() == plainly.tolist()
+        assert structure_of(requests) == structure_of(tuple(requests))
+
+
+def structure_of(requests):
+    """What `describe` asks of the tree, in an order that both ways have."""
+    found, shape = structure.sharing(requests), structure.tree_shape(requests)
+    return (
+        [getattr(found, field.name).tolist() for field in fields(found)],
+        sorted(shape.fan_out.tolist()),
+        shape.depth.tolist(),
+        [structure.popularity(requests, length).tolist() for length in (1, 4, 7)],
+    )
 
 
 def test_a_column_that_grows_large_lies_in_a_file_and_says_the_same():

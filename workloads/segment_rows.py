@@ -8,7 +8,7 @@ that memory is bounded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from workloads.requests import Requests
 
 Flags = NDArray[np.bool_]
 
+ROOT = -1
 AT_ONCE = 1 << 22
 """Segments that are sorted at a time."""
 
@@ -35,18 +36,22 @@ class SegmentRows:
         First names.
     starts, ends
         Positions of the first token and after the last.
+    parents
+        Names of the prefixes before them, `ROOT` for none.
     """
 
     request: Ints
     bases: Ints
     starts: Ints
     ends: Ints
+    parents: Ints
 
     def take(self, which: Flags) -> SegmentRows:
         """Keep some of them."""
-        return SegmentRows(
-            self.request[which], self.bases[which], self.starts[which], self.ends[which]
-        )
+        return SegmentRows(*(getattr(self, name)[which] for name in _COLUMNS))
+
+
+_COLUMNS = tuple(field.name for field in fields(SegmentRows))
 
 
 def rows_of(requests: Requests, stops: Ints, part: slice) -> SegmentRows:
@@ -58,9 +63,13 @@ def rows_of(requests: Requests, stops: Ints, part: slice) -> SegmentRows:
     bases, ends = requests.bases[where], requests.ends[where]
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
-    starts[before[counts > 0]] = 0
+    firsts = before[counts > 0]
+    starts[firsts] = 0
+    parents = np.full_like(ends, ROOT)
+    parents[1:] = bases[:-1] + (ends - starts)[:-1] - 1
+    parents[firsts] = ROOT
     stop = stops[part][of_part]
-    rows = SegmentRows(of_part + part.start, bases, starts, np.minimum(ends, stop))
+    rows = SegmentRows(of_part + part.start, bases, starts, np.minimum(ends, stop), parents)
     inside = starts < stop
     return rows if inside.all() else rows.take(inside)
 
@@ -79,10 +88,7 @@ def parts_of(requests: Requests, stops: Ints) -> Iterator[SegmentRows]:
 
 def _joined(some: list[SegmentRows]) -> SegmentRows:
     return SegmentRows(
-        *(
-            np.concatenate([getattr(rows, name) for rows in some])
-            for name in ("request", "bases", "starts", "ends")
-        )
+        *(np.concatenate([getattr(rows, name) for rows in some]) for name in _COLUMNS)
     )
 
 
@@ -127,3 +133,55 @@ def _longest_before(rows: SegmentRows) -> tuple[Ints, Ints]:
     longest[1:] = np.maximum.accumulate(lengths + lift)[:-1] - lift[1:]
     longest[begins] = 0
     return longest, order
+
+
+def branching(requests: Requests) -> tuple[Ints, Ints]:
+    """Find the branching points of the prompts' tree; see `workloads.structure.TreeShape`.
+
+    Returns
+    -------
+    Ways on from each, and the points on the way of each prompt.
+    """
+    stops = requests.num_prompt_tokens
+    found = [_distinct(rows) for rows in parts_of(requests, stops)]
+    bases, parents, longest = (np.concatenate(part) for part in zip(*found, strict=True))
+    del found
+    names, fan_out = np.unique(parents, return_counts=True)  # a segment begins after one prefix
+    del parents
+    order = np.argsort(bases)
+    bases, longest = bases[order], longest[order]
+    # A prefix that is left inside a segment also goes on in that segment, if any prompt does.
+    inside = np.searchsorted(bases, names, side="right") - 1
+    stop = np.where(inside >= 0, bases[inside] + longest[inside] - 1, names)
+    fan_out += (names != ROOT) & (names < stop)
+    branches = fan_out > 1
+    points = names[branches & (names != ROOT)]
+    depth = np.full(len(requests), int(branches[names == ROOT].sum()), dtype=np.int64)
+    for part in pieces(len(requests), 1 << 17):
+        rows = rows_of(requests, stops, part)
+        # Branching points inside what the path has of the segment, its own end included.
+        ends = rows.bases + rows.ends - rows.starts
+        num_points = np.searchsorted(points, ends) - np.searchsorted(points, rows.bases)
+        np.add.at(depth, rows.request, num_points)
+    return fan_out[branches], depth
+
+
+def _distinct(rows: SegmentRows) -> tuple[Ints, Ints, Ints]:
+    """Give each segment once: first name, prefix before it, most tokens that a path has of it."""
+    order = np.argsort(rows.bases, kind="stable")
+    bases = rows.bases[order]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = bases[1:] != bases[:-1]
+    firsts = np.flatnonzero(begins)
+    longest = np.maximum.reduceat((rows.ends - rows.starts)[order], firsts)
+    return bases[firsts], rows.parents[order][firsts], longest
+
+
+def names_at(requests: Requests, position: int) -> Ints:
+    """Name the prefixes that end with a position, of the prompts that go that far."""
+    found = []
+    for part in pieces(len(requests), 1 << 17):
+        rows = rows_of(requests, requests.num_prompt_tokens, part)
+        there = (rows.starts <= position) & (position < rows.ends)
+        found.append((rows.bases + position - rows.starts)[there])
+    return np.concatenate(found)
