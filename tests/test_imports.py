@@ -109,7 +109,8 @@ def test_an_engine_runs_without_the_composers():
         ("torch", ("gpu_backend",)),
         ("simpy", ("sim.engine",)),
         ("matplotlib", ("sim.plots", "sim.api", "sim.curves")),
-        ("numba", ("sim.compiled",)),
+        ("numba", ("sim.compiled", "workloads.compiled")),
+        ("orjson", ("workloads.batches",)),
         ("llvmlite", ("sim.compiled",)),
         ("typer", ("sim.cli", "sim.__main__")),
         ("rich", ("sim.cli", "sim.__main__")),
@@ -122,6 +123,8 @@ def test_each_library_has_its_home(library, homes):
 
 EXTRA_LIBRARIES = {
     "workloads.source": {"pyarrow"},  # zstd
+    "workloads.batches": {"orjson"},
+    "workloads.compiled": {"numba"},
     "workloads.tokenizer": {"tokenizers", "tiktoken"},
 }
 

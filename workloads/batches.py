@@ -101,22 +101,15 @@ def columns(batch: Sequence[bytes], unit: int, unit_ns: int) -> Columns | None:
     unit_ns
         Unit of the time stamps.
     """
-    try:
-        # Beyond what 64 bits hold, its whole numbers become floats: below, none passes for whole.
-        rows = list(map(orjson.loads, batch))
-    except orjson.JSONDecodeError:
-        return None
-    if set(map(type, rows)) != {dict} or not all(
-        _REQUIRED <= keys and keys - _REQUIRED <= _NO_MATTER
-        for keys in map(frozenset, set(map(tuple, rows)))
-    ):
+    rows = _plain_objects(batch)
+    if rows is None:
         return None
     stamps, prompts, outputs, lists = zip(*map(itemgetter(*_FIELDS), rows), strict=True)
     flat = list(chain.from_iterable(lists)) if set(map(type, lists)) == {list} else [None]
-    if not set(map(type, flat)) | set(map(type, prompts)) | set(map(type, outputs)) <= {int}:
-        return None
     arrivals = _times_ns(stamps, unit_ns)
-    if arrivals is None:
+    if arrivals is None or not {*map(type, flat), *map(type, prompts), *map(type, outputs)} <= {
+        int
+    }:
         return None
     try:
         num_prompt_tokens = np.array(prompts, dtype=np.int64)
@@ -125,7 +118,7 @@ def columns(batch: Sequence[bytes], unit: int, unit_ns: int) -> Columns | None:
     except OverflowError:
         return None
     num_ids = np.fromiter(map(len, lists), np.int64, len(lists))
-    plain = (
+    is_plain = (
         (num_prompt_tokens >= 1).all()
         and (num_prompt_tokens <= MAX_TOKENS).all()
         and (num_output_tokens >= 0).all()
@@ -133,10 +126,24 @@ def columns(batch: Sequence[bytes], unit: int, unit_ns: int) -> Columns | None:
         and (ids >= 0).all()
         and (num_ids == -(-num_prompt_tokens // unit)).all()
     )
-    if not plain:
-        return None
     has_fractions = any(type(stamp) is float and not stamp.is_integer() for stamp in stamps)
-    return Columns(arrivals, num_prompt_tokens, num_output_tokens, num_ids, ids, has_fractions)
+    found = Columns(arrivals, num_prompt_tokens, num_output_tokens, num_ids, ids, has_fractions)
+    return found if is_plain else None
+
+
+def _plain_objects(batch: Sequence[bytes]) -> list[dict[str, object]] | None:
+    """Parse lines that are all objects with the fields of Mooncake and no other that matters."""
+    try:
+        # Whole numbers that 64 bits do not hold become floats here, which are not plain.
+        rows = list(map(orjson.loads, batch))
+    except orjson.JSONDecodeError:
+        return None
+    if set(map(type, rows)) != {dict}:
+        return None
+    for fields in map(frozenset, set(map(tuple, rows))):
+        if not (fields >= _REQUIRED and fields - _REQUIRED <= _NO_MATTER):
+            return None
+    return rows
 
 
 def _times_ns(stamps: Sequence[object], unit_ns: int) -> Ints | None:

@@ -42,6 +42,11 @@ class Column:
         self._size = 0
         self._file: Any = None
 
+    def __del__(self) -> None:
+        # The pages stay for as long as anybody has the numbers.
+        if getattr(self, "_file", None) is not None:
+            self._file.close()
+
     def __len__(self) -> int:
         return self._size
 

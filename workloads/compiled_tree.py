@@ -86,19 +86,19 @@ class CompiledTree:
     def insert(self, ids: Ints, root: int) -> tuple[list[int], list[int]]:
         """Follow a stream from a root and add what is new; see `PrefixTree.insert`."""
         room = self._room(1, len(ids))
-        path = np.empty((2, len(ids)), dtype=np.int64)
+        bases, ends = np.empty((2, len(ids)), dtype=np.int64)
         counts = self._counts()
         with announced():
-            num_segments = int(_walk(ids, 0, len(ids), root, self._unit, room, counts, *path, 0))
+            count = _walk(ids, 0, len(ids), root, self._unit, room, counts, bases, ends, 0)
         self._take(counts)
-        bases, ends = path[:, :num_segments].tolist()
-        return bases, ends
+        return bases[:count].tolist(), ends[:count].tolist()
 
     def insert_many(
         self,
         ids: Ints,
         num_ids: Ints,
         root: int,
+        *,
         num_prompt_tokens: Ints,
         num_output_tokens: Ints,
     ) -> Paths:
@@ -106,26 +106,25 @@ class CompiledTree:
         from workloads.tree import Paths  # noqa: PLC0415 - it imports this module
 
         room = self._room(len(num_ids), len(ids))
-        path = np.empty((2, len(ids) + len(num_ids)), dtype=np.int64)
+        bases, ends = np.empty((2, len(ids) + len(num_ids)), dtype=np.int64)
         num_segments = np.empty(len(num_ids), dtype=np.int64)
         counts = self._counts()
         with announced():
-            total = int(
-                _walk_many(
-                    ids,
-                    num_ids,
-                    root,
-                    num_prompt_tokens,
-                    num_output_tokens,
-                    self._unit,
-                    room,
-                    counts,
-                    *path,
-                    num_segments,
-                )
+            total = _walk_many(
+                ids,
+                num_ids,
+                root,
+                num_prompt_tokens,
+                num_output_tokens,
+                self._unit,
+                room,
+                counts,
+                bases,
+                ends,
+                num_segments,
             )
         self._take(counts)
-        return Paths(num_segments, path[0, :total], path[1, :total])
+        return Paths(num_segments, bases[:total], ends[:total])
 
     def _room(self, num_streams: int, num_ids: int) -> _Room:
         """Make room for streams, each of which adds one segment at most."""
@@ -239,8 +238,8 @@ def _walk_many(
     out_ends: Ints,
     num_segments: Ints,
 ) -> Integer:
-    at = 0
-    out = 0
+    at: Integer = 0
+    out: Integer = 0
     for index in range(len(num_ids)):
         first = out
         stop = at + num_ids[index]

@@ -125,7 +125,13 @@ class MooncakeReader:
         intake.has_prefix_info = True
         prompts, outputs = found.num_prompt_tokens, found.num_output_tokens
         root = intake.scope(self._tree, {})
-        paths = self._tree.insert_many(found.ids, found.num_ids, root, prompts, outputs)
+        paths = self._tree.insert_many(
+            found.ids,
+            found.num_ids,
+            root,
+            num_prompt_tokens=prompts,
+            num_output_tokens=outputs,
+        )
         intake.add_many(found.arrival_ns, prompts, outputs, paths)
         return True
 

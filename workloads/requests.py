@@ -49,6 +49,11 @@ class Requests(Sequence[Request]):
     sessions: tuple[Ints, Sequence[str]] | None = None
     think_ns: Ints | None = None
 
+    @property
+    def num_kv_tokens(self) -> Ints:
+        """Tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
+        return self.num_prompt_tokens + np.maximum(self.num_output_tokens - 1, 0)
+
     def __len__(self) -> int:
         return len(self.arrival_ns)
 
@@ -129,3 +134,33 @@ class Requests(Sequence[Request]):
     def at(self, arrival_ns: Ints) -> Requests:
         """Give the same requests with other arrivals, in the order in which they stand."""
         return replace(self, arrival_ns=arrival_ns)
+
+
+def prompt_tokens(requests: Sequence[Request]) -> Ints:
+    """Lay out the lengths of prompts, shape ``(requests,)``."""
+    if isinstance(requests, Requests):
+        return requests.num_prompt_tokens
+    return np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
+
+
+def output_tokens(requests: Sequence[Request]) -> Ints:
+    """Lay out the lengths of answers, shape ``(requests,)``."""
+    if isinstance(requests, Requests):
+        return requests.num_output_tokens
+    return np.array([request.num_output_tokens for request in requests], dtype=np.int64)
+
+
+def arrivals_ns(requests: Sequence[Request]) -> Ints:
+    """Lay out the arrivals, shape ``(requests,)``."""
+    if isinstance(requests, Requests):
+        return requests.arrival_ns
+    return np.array([request.arrival_ns for request in requests], dtype=np.int64)
+
+
+def num_sessions(requests: Sequence[Request]) -> int:
+    """Count the different sessions."""
+    if isinstance(requests, Requests):
+        if requests.sessions is None:
+            return 0
+        return int((np.unique(requests.sessions[0]) >= 0).sum())
+    return len({request.session_id for request in requests} - {None})

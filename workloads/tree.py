@@ -15,6 +15,7 @@ import numpy as np
 
 from workloads.column import pieces
 from workloads.content import Ints, Segments, cut
+from workloads.segment_rows import AT_ONCE, of_part
 
 if TYPE_CHECKING:
     from workloads.compiled_tree import CompiledTree
@@ -123,7 +124,9 @@ class PrefixTree:
         if num_done:
             name = bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1
         rest = ids[num_done:].tobytes()
-        self._walk(rest, 0, len(rest), name, num_done * self._unit, bases, ends)
+        self._walk(
+            rest, 0, len(rest), name=name, num_tokens=num_done * self._unit, bases=bases, ends=ends
+        )
         self._last = (root, ids, bases, ends)
         return bases, ends
 
@@ -132,6 +135,7 @@ class PrefixTree:
         ids: bytes,
         at: int,
         stop: int,
+        *,
         name: int,
         num_tokens: int,
         bases: list[int],
@@ -167,10 +171,11 @@ class PrefixTree:
         ids: Ints,
         num_ids: Ints,
         root: int,
+        *,
         num_prompt_tokens: Ints,
         num_output_tokens: Ints,
     ) -> Paths:
-        """Follow prompts from a root, add what is new, and let each go on with an answer of its own.
+        """Follow prompts from a root, add what is new, and let each have an answer of its own.
 
         Parameters
         ----------
@@ -188,7 +193,11 @@ class PrefixTree:
             self._compile()
         if self._compiled is not None:
             return self._compiled.insert_many(
-                ids, num_ids, root, num_prompt_tokens, num_output_tokens
+                ids,
+                num_ids,
+                root,
+                num_prompt_tokens=num_prompt_tokens,
+                num_output_tokens=num_output_tokens,
             )
         counts: list[int] = []
         bases: list[int] = []
@@ -199,8 +208,9 @@ class PrefixTree:
             num_ids.tolist(), num_prompt_tokens.tolist(), num_output_tokens.tolist(), strict=True
         ):
             first = len(bases)
-            self._walk(whole, at, at + count * _ID, root, 0, bases, ends)
-            at += count * _ID
+            stop = at + count * _ID
+            self._walk(whole, at, stop, name=root, num_tokens=0, bases=bases, ends=ends)
+            at = stop
             ends[-1] = prompt
             if output:
                 bases.append(self._names.take(output))
@@ -274,26 +284,17 @@ def _num_common(pool: bytearray, start: int, ids: bytes, at: int, most: int) -> 
     return low * _ID
 
 
-_AT_ONCE = 1 << 22
-"""Numbers that are sorted at a time."""
-
-
 def num_repeated(ids: Ints) -> int:
     """Count the different numbers that occur more than once, in bounded memory."""
-    num_parts = -(-len(ids) // _AT_ONCE)
+    num_parts = -(-len(ids) // AT_ONCE)
     count = 0
-    for part in range(num_parts):
-        # Equal numbers fall into the same part.
-        some = [_of_part(ids[piece], part, num_parts) for piece in pieces(len(ids))]
+    for number in range(num_parts):
+        some = [
+            ids[piece] if num_parts == 1 else ids[piece][of_part(ids[piece], number, num_parts)]
+            for piece in pieces(len(ids))
+        ]
         count += int((np.unique(np.concatenate(some), return_counts=True)[1] > 1).sum())
     return count
-
-
-def _of_part(ids: Ints, part: int, num_parts: int) -> Ints:
-    if num_parts == 1:
-        return ids
-    mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return ids[(mixed >> np.uint64(32)) % np.uint64(num_parts) == part]
 
 
 def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) -> Segments:

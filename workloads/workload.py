@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sim.types import Request
+from workloads.requests import prompt_tokens
 from workloads.reuse import shared_prefix_tokens
 
 
@@ -49,5 +50,5 @@ class Workload:
     @cached_property
     def num_distinct_prompt_tokens(self) -> int:
         """Working set: tokens of KV that a cache holds if it keeps every prompt once."""
-        num_prompt_tokens = sum(request.num_prompt_tokens for request in self.requests)
-        return num_prompt_tokens - int(shared_prefix_tokens(self.requests).sum())
+        shared = shared_prefix_tokens(self.requests)
+        return int(prompt_tokens(self.requests).sum()) - int(shared.sum())
