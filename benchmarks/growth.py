@@ -43,8 +43,11 @@ class Renamed:
 
 
 def copies(requests: Sequence[Request], num_copies: int) -> list[Request]:
-    """Put copies of a workload one behind the other, ids made disjoint."""
-    length_ns = requests[-1].arrival_ns + 1
+    """Put copies of a workload one behind the other, ids made disjoint.
+
+    Each comes when the one before it is served, so that as many wait as for a single one.
+    """
+    length_ns = 2 * requests[-1].arrival_ns + 1
     shift = 2**40
     return [
         replace(

@@ -78,8 +78,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def commands() -> str:
     """Describe every command and its options, from the command line itself."""
-    from sim.cli import app  # noqa: PLC0415 - of the working tree
-
     parts: list[str] = []
 
     def describe(name: str, command: Any) -> None:  # noqa: ANN401 - typer does not name the type
@@ -97,7 +95,7 @@ def commands() -> str:
             heading = panel or ("Arguments and options" if len(panels) == 1 else "Options")
             parts.append(f"\n| {heading} | |\n| --- | --- |\n" + "\n".join(rows) + "\n")
 
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(make_app()).commands.items():  # type: ignore[attr-defined]
         describe(f"prefixsim {name}", command)
     return "".join(parts)
 

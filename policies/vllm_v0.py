@@ -148,31 +148,32 @@ class VllmV0:
 
     def allocate(self, seq: Sequence, match: PrefixMatch, num_tokens: int) -> bool:
         """Share what is cached, take what is not, promote what fills."""
+        request_id = seq.request_id
         num_total = seq.num_computed_tokens + match.num_tokens + num_tokens
-        blocks = self.request_blocks.get(seq.request_id)
+        blocks = self.request_blocks.get(request_id)
         if blocks is None:
             num_required = -(-seq.num_tokens // self.block_size)
             if self.num_free_blocks - num_required < self.num_watermark_blocks:
                 return False
-            blocks = self.request_blocks[seq.request_id] = []
-            self._num_promoted[seq.request_id] = 0
-            self._num_admitted_tokens[seq.request_id] = seq.num_tokens
+            blocks = self.request_blocks[request_id] = []
+            self._num_promoted[request_id] = 0
+            self._num_admitted_tokens[request_id] = seq.num_tokens
             self.counts.dict_operations += 2
             self.counts.objects_created += 1
-        elif num_total > self._num_admitted_tokens[seq.request_id]:
+        elif num_total > self._num_admitted_tokens[request_id]:
             num_touched = self._num_touched_blocks(seq.num_computed_tokens, num_tokens)
             if num_touched > self.num_free_blocks:
                 return False
-        self._last_access_ns[seq.request_id] = self._clock()
+        self._last_access_ns[request_id] = self._clock()
         # Its blocks, what it was admitted with (looked up or noted), its last access, and how many
         # blocks are promoted.
         self.counts.dict_operations += 4
-        num_promoted = self._num_promoted[seq.request_id]
+        num_promoted = self._num_promoted[request_id]
         num_full_blocks = min(num_total // self.block_size, len(seq.block_keys))
         num_blocks = -(-max(num_total, seq.num_tokens) // self.block_size)
         if num_full_blocks > num_promoted or num_blocks > len(blocks):
             keys = seq.block_keys[num_promoted:num_full_blocks]
-            self._num_promoted[seq.request_id] = num_promoted + len(keys)
+            self._num_promoted[request_id] = num_promoted + len(keys)
             self._fill(blocks, num_promoted, keys, num_blocks)
         return True
 
@@ -264,6 +265,8 @@ class VllmV0:
 
     def _num_touched_blocks(self, num_computed_tokens: int, num_tokens: int) -> int:
         """Blocks that an append writes to, the partly filled last one included."""
+        if num_tokens == 1:  # most decode
+            return 1
         room = self.block_size - num_computed_tokens % self.block_size
         return 1 + max(0, -(-(num_tokens - room) // self.block_size))
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sim import comparison, comparison_points, experiment
-from sim.cli.output import SHOWN, progress, say_compiling, warn
+from sim.cli.output import SHOWN, progress, warn
 from sim.columns import columns_of
 from sim.comparison import Comparison
 from sim.config import RunConfig, setting_of
@@ -337,7 +337,7 @@ def compare(
         for outcome in comparison_points.run(asked, Path(kept), jobs=jobs):
             if outcome.summary is None:
                 raise UsageError(f"point {label(outcome.config)} failed: {outcome.failure}")
-        found = comparison.compare(asked, Path(kept), on_compile=say_compiling)
+        found = comparison.compare(asked, Path(kept))
     warn(found.warnings)
     return found
 
@@ -398,7 +398,7 @@ def curve_of(
         gpu=gpu,
         seed=seed,
     )
-    curves = measure_curves(asked, say_compiling)
+    curves = measure_curves(asked)
     warn(curves.warnings)
     return curves
 
@@ -492,7 +492,6 @@ def report(
             on_progress=lambda what, done, total: bar.update(
                 task, description=what, completed=done, total=total
             ),
-            on_compile=say_compiling,
             on_warning=warnings.append,
         )
     warn(dict.fromkeys(warnings))

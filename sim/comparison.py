@@ -7,7 +7,7 @@ for Python alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from sim.comparison_points import Asked, Point, read
 from sim.comparison_units import Units, units_of
 from sim.comparison_verdict import REFERENCE, Rates, verdict
 from sim.config import RunConfig
-from sim.curve import before_compiling, find_paths, most_hits, references_of
+from sim.curve import find_paths, most_hits, references_of
 from sim.errors import UsageError
 from sim.noise import differences
 from sim.results import make_frame
@@ -88,7 +88,6 @@ def compare(
     folder: Path,
     *,
     failed: Sequence[str] = (),
-    on_compile: Callable[[], None] = lambda: None,
 ) -> Comparison:
     """Lay out what the points in ``folder`` say.
 
@@ -98,8 +97,6 @@ def compare(
         What is compared; all its points but those of failed policies are in the folder.
     failed
         Policies to leave out.
-    on_compile
-        Called once before anything is compiled.
 
     Raises
     ------
@@ -123,8 +120,7 @@ def compare(
     units = units_of(asked, points, labels, requests)
     reference = labels.index(asked.reference)
     rates = _rates(asked, points, labels, units, reference)
-    with before_compiling(on_compile):
-        bounds = _bounds(asked, points, labels)
+    bounds = _bounds(asked, points, labels)
     rows: list[dict[str, Any]] = []
     verdicts = []
     for index, capacity in enumerate(asked.capacities):

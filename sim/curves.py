@@ -5,7 +5,7 @@ Composes workload, preset and `sim.curve` for the command line and for Python al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ import pandas as pd
 
 from sim import experiment
 from sim.config import RunConfig
-from sim.curve import before_compiling
 from sim.curves_rows import RELEASES, STORE, Asked, Measured, measure
 from sim.errors import UsageError
 from sim.presets import load_preset
@@ -188,20 +187,17 @@ def ask(
     )
 
 
-def measure_curves(asked: Asked, on_compile: Callable[[], None]) -> Curves:
+def measure_curves(asked: Asked) -> Curves:
     """Measure the hit rate at every capacity, requests served one at a time.
 
     Parameters
     ----------
     asked
         What `ask` returns.
-    on_compile
-        Called once before anything is compiled.
     """
     measured: list[Measured] = []
-    with before_compiling(on_compile):
-        for block_size in asked.block_sizes:
-            measured += measure(asked, block_size)
+    for block_size in asked.block_sizes:
+        measured += measure(asked, block_size)
     return Curves(asked, tuple(measured))
 
 

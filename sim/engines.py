@@ -10,6 +10,7 @@ import policies
 from sim.config import RunConfig
 from sim.cost import LinearCost, StepCost
 from sim.errors import UsageError
+from sim.fast.keys import column
 from sim.fast.support import make_rules, pool_rules_of, why_not
 from sim.overhead import OverheadProfile
 from sim.recorder import Recorded
@@ -17,7 +18,10 @@ from sim.scheduler import SchedulerConfig
 from sim.types import CostModel, Request, SequenceCost
 
 _WORTH_COMPILED_CODE = 200_000
-"""Blocks filled and tokens decoded from which on loading compiled code saves more than it takes."""
+"""Blocks filled and tokens decoded from which on compiled code saves a noticeable time.
+
+Loading it takes a twentieth of a second, but the first use of all compiles it for half a minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class Choice:
         if "sim.fast.kernel" in sys.modules:
             return True
         block_size = self.config.block_size
-        size = sum(r.num_prompt_tokens // block_size + r.num_output_tokens for r in requests)
+        prompt = column(requests, "num_prompt_tokens")
+        size = int((prompt // block_size + column(requests, "num_output_tokens")).sum())
         return size >= _WORTH_COMPILED_CODE
 
     def run_fast(
@@ -76,7 +81,7 @@ class Choice:
         on_done: Callable[[int], None] | None = None,
     ) -> Recorded:
         """Serve ``requests`` with the fast engine; return what it recorded."""
-        # Compiled code takes half a second to load.
+        # A plain run needs none of it.
         from sim.fast.engine import FastEngine  # noqa: PLC0415
         from sim.fast.record import FastRecord  # noqa: PLC0415
 

@@ -5,7 +5,7 @@ One of the few modules that know policies and workloads as well as the simulator
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -240,7 +240,7 @@ def _ceiling(config: RunConfig, workload: Workload, recorder: Recorded) -> float
 
 @lru_cache(maxsize=8)
 def _infinite_hit_rate(
-    requests: tuple[Request, ...], block_size: int, outputs: bool, recomputes_last_block: bool
+    requests: Sequence[Request], block_size: int, outputs: bool, recomputes_last_block: bool
 ) -> float:
     return infinite_hit_rate(
         requests, block_size, outputs=outputs, recomputes_last_block=recomputes_last_block
@@ -249,7 +249,7 @@ def _infinite_hit_rate(
 
 def prepare_requests(
     config: RunConfig, workload: Workload, *, seed_is_used: bool = False
-) -> tuple[Request, ...]:
+) -> Sequence[Request]:
     """Apply arrival process, rate scale and duration.
 
     Parameters

@@ -113,7 +113,7 @@ def write(stories: Many[Story], path: Path, title: str, command: str) -> None:
         ) from error
 
 
-def _prepare(config: RunConfig, example: str | None) -> tuple[RunConfig, tuple[Request, ...], int]:
+def _prepare(config: RunConfig, example: str | None) -> tuple[RunConfig, Many[Request], int]:
     if example is None:
         workload = load_workload(config)
         requests = prepare_requests(config, workload)

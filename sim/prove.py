@@ -22,7 +22,7 @@ from sim.errors import UsageError
 from sim.recorder import Recorder
 from sim.results import request_table
 from sim.scheduler import Scheduler, Step
-from sim.types import Batch, CostModel, Request, Sequence, SequenceCost
+from sim.types import Batch, CostModel, Sequence, SequenceCost
 from workloads import Workload
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _replay(
 ) -> tuple[Recorder, int | None, int]:
     """Serve the workload; give its records, evictions where they are counted, and the pool."""
     workload = experiment.load_workload(config)
-    requests: tuple[Request, ...] = experiment.prepare_requests(config, workload, seed_is_used=True)
+    requests = experiment.prepare_requests(config, workload, seed_is_used=True)
     if not requests:
         raise UsageError(f"workload {config.workload!r} holds no requests; give one that does.")
     if config.cascade:

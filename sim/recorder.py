@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -83,7 +83,7 @@ class Recorded(Protocol):
     gpu_ns: int
     overhead_ns: int
 
-    def served(self) -> list[Request]:
+    def served(self) -> Collection[Request]:
         """List the requests that were not rejected, in order of arrival."""
         ...
 

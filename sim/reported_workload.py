@@ -73,7 +73,6 @@ def report_of_workload(
     runs: Path | None = None,
     jobs: int = 1,
     on_progress: OnProgress = lambda what, done, total: None,
-    on_compile: Callable[[], None] = lambda: None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> Report:
     """Run what a report of a workload needs, and report it.
@@ -88,8 +87,8 @@ def report_of_workload(
         Folder that keeps the runs; what it has is not run again. By default none is kept.
     jobs
         Processes.
-    on_progress, on_compile, on_warning
-        Told how far it is, before anything is compiled, and what is doubtful.
+    on_progress, on_warning
+        Told how far it is, and what is doubtful.
 
     Raises
     ------
@@ -106,9 +105,7 @@ def report_of_workload(
         folder = runs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         store = ResultStore(folder)
         store.prepare()
-        return Reporter(plan, workload, store, jobs, on_progress, on_warning).report(
-            command, on_compile
-        )
+        return Reporter(plan, workload, store, jobs, on_progress, on_warning).report(command)
 
 
 def _block_sizes(workload: Workload) -> tuple[int, ...]:
@@ -128,10 +125,10 @@ class Reporter:
     on_progress: OnProgress
     on_warning: Callable[[str], None]
 
-    def report(self, command: str, on_compile: Callable[[], None]) -> Report:
+    def report(self, command: str) -> Report:
         """Measure the curve, run the points, put everything together."""
         plan = self.plan
-        curves = self._curves(on_compile) if self.workload.has_prefix_info else None
+        curves = self._curves() if self.workload.has_prefix_info else None
         gpu = load_preset(plan.config.model, plan.config.gpu)
         gpu_tokens = gpu.kv_capacity_tokens()
         facts = (
@@ -159,7 +156,7 @@ class Reporter:
     def _at(self, policy: str, block_size: int, capacity: str) -> RunConfig:
         return replace(self.plan.config, policy=policy, block_size=block_size, kv_capacity=capacity)
 
-    def _curves(self, on_compile: Callable[[], None]) -> Curves:
+    def _curves(self) -> Curves:
         config = self.plan.config
         self.on_progress("measuring the curve", 0, 1)
         mine = [name for name in self.plan.policies if name in RELEASES]
@@ -180,7 +177,7 @@ class Reporter:
             gpu=config.gpu,
             seed=config.seed,
         )
-        return measure_curves(asked, on_compile)
+        return measure_curves(asked)
 
     def _run(self, what: str, configs: Sequence[RunConfig]) -> None:
         done = sum(self.store.has(run_id_of(config)) for config in configs)

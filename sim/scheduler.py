@@ -200,7 +200,9 @@ class Scheduler:
         index = 0
         while index < len(running) and budget > 0:
             seq = running[index]
-            num_new_tokens = self._num_new_tokens(seq.num_tokens - seq.num_computed_tokens, budget)
+            num_new_tokens = seq.num_tokens - seq.num_computed_tokens
+            if num_new_tokens > 1:  # most decode
+                num_new_tokens = self._num_new_tokens(num_new_tokens, budget)
             while not allocate(seq, NO_MATCH, num_new_tokens):
                 victim = running.pop()
                 self._preempt(victim, step)
@@ -224,12 +226,14 @@ class Scheduler:
         return num_blocks <= (count(match) if count is not None else allocator.usage().free)
 
     def _count_append(self, work: CacheWork, seq: Sequence, num_new_tokens: int) -> None:
-        num_blocks, filled = divmod(seq.num_computed_tokens, self.allocator.block_size)
+        block_size = self.allocator.block_size
+        num_computed_tokens = seq.num_computed_tokens
+        filled = num_computed_tokens % block_size
         work.num_appends += 1
-        work.num_table_blocks += num_blocks + (filled > 0)
+        work.num_table_blocks += -(-num_computed_tokens // block_size)
         if num_new_tokens > 1:
-            room = -filled % self.allocator.block_size
-            work.num_new_blocks += -(-max(0, num_new_tokens - room) // self.allocator.block_size)
+            room = -filled % block_size
+            work.num_new_blocks += -(-max(0, num_new_tokens - room) // block_size)
             work.num_new_tokens += num_new_tokens
         elif filled == 0:
             work.num_append_blocks += 1

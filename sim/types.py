@@ -260,11 +260,15 @@ class Batch:
 
     def add(self, num_new_tokens: int, num_computed_tokens: int) -> None:
         """Count a sequence that computes ``num_new_tokens`` after those present."""
+        num_context_tokens = num_computed_tokens + num_new_tokens
         self.num_new_tokens += num_new_tokens
-        self.num_attended_pairs += (
-            num_new_tokens * num_computed_tokens + num_new_tokens * (num_new_tokens + 1) // 2
-        )
-        self.num_context_tokens += num_computed_tokens + num_new_tokens
+        self.num_context_tokens += num_context_tokens
+        if num_new_tokens == 1:  # most decode
+            self.num_attended_pairs += num_context_tokens
+        else:
+            self.num_attended_pairs += (
+                num_new_tokens * num_computed_tokens + num_new_tokens * (num_new_tokens + 1) // 2
+            )
         self.num_sequences += 1
 
 

@@ -1,6 +1,5 @@
 """``prefixsim curve``."""
 
-import importlib.util
 import json
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from helpers import SHARED, needs
 
 from sim.columns import columns_of
-from sim.curve.compiled import before_compiling
 
 CONVERSATION = SHARED / "traces" / "conversation_trace.jsonl"
 SYNTHETIC = SHARED / "traces" / "synthetic_trace.jsonl"
@@ -172,25 +170,6 @@ def test_a_workload_without_prefixes_has_no_curve(prefixsim, tmp_path):
     code, _, err = prefixsim("curve", path)
     assert code == 2
     assert "says nothing about shared prefixes" in err
-
-
-def test_compiling_is_said_once_and_then_never_again(tmp_path):
-    """The second time the machine code comes from the disk, as it does in the next process."""
-    path = tmp_path / "kernels_of_this_test.py"
-    path.write_text(
-        "from sim.curve.compiled import compiled\n\n\n"
-        "@compiled\ndef triple(number):\n    return number * 3\n"
-    )
-    for expected in (["compiling"], []):
-        said = []
-        with before_compiling(lambda said=said: said.append("compiling")):
-            spec = importlib.util.spec_from_file_location("kernels_of_this_test", path)
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            assert module.triple(2) == 6
-            assert module.triple(2.5) == 7.5
-            assert module.triple(3) == 9
-        assert said == expected
 
 
 # Mooncake's Figure 9, by one call each. Tokens of capacity, then hit rates.

@@ -90,7 +90,7 @@ def options(command):
 
 
 def test_whatever_is_one_of_a_few_is_offered():
-    for parameter in options(typer.main.get_command(cli.app)):
+    for parameter in options(typer.main.get_command(cli.make_app())):
         metavar = parameter.metavar or ""
         if "|" in metavar and not metavar.startswith("["):
             assert parameter._custom_shell_complete is not None, parameter.opts

@@ -144,7 +144,7 @@ def test_every_option_is_on_the_page_of_commands(site):
                 if parameter.name != "help" and parameter.opts[0].startswith("-"):
                     assert f"<code>{parameter.opts[0]}</code>" in section, (name, parameter.opts)
 
-    for key, command in typer.main.get_command(cli.app).commands.items():
+    for key, command in typer.main.get_command(cli.make_app()).commands.items():
         check(command, f"prefixsim {key}")
 
 

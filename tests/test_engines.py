@@ -10,7 +10,6 @@ from sim import engines, experiment
 from sim.config import RunConfig
 from sim.cost import LinearCost, StepCost
 from sim.errors import UsageError
-from sim.fast import compiling
 from sim.fast.support import why_not
 from sim.identity import run_id_of
 from sim.overhead import NO_OVERHEAD
@@ -122,40 +121,3 @@ def test_time_that_does_not_fit_is_refused(tmp_path):
     config = RunConfig(engine="fast", cost=str(cost), max_num_seqs=1, **settings)
     with pytest.raises(UsageError, match="292 years"):
         experiment.run(config)
-
-
-def test_compiling_is_said_once(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(compiling, "_announced", False)
-    monkeypatch.setattr(compiling, "FOLDER", tmp_path)
-    for _ in range(2):
-        compiling.announce()
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert said.startswith("prefixsim: compiling the fast engine, once; ")
-    compiling.finished()
-    monkeypatch.setattr(compiling, "_announced", False)
-    compiling.announce()
-    assert capsys.readouterr().err == ""
-
-
-def test_where_nothing_can_be_kept_every_process_compiles(monkeypatch, capsys, tmp_path):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
-    assert compiling._make_folder() is None
-    monkeypatch.setattr(compiling, "_announced", False)
-    monkeypatch.setattr(compiling, "FOLDER", None)
-    compiling.announce()
-    assert "in every process, since no cache folder is writable" in capsys.readouterr().err
-    compiling.finished()
-
-
-def test_compiled_code_is_kept_per_user_and_source(monkeypatch, tmp_path):
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    folder = compiling._make_folder()
-    assert folder.parent == tmp_path
-    monkeypatch.setattr(compiling, "_SOURCES", ("kernel",))
-    assert compiling._make_folder() != folder
-    monkeypatch.delenv("NUMBA_CACHE_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert compiling._make_folder().parent == tmp_path / "cache" / "prefixsim"

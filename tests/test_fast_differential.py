@@ -1,8 +1,6 @@
 """The fast engine against the plain one: the same columns, to the last bit, whatever comes."""
 
-import re
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 import policies
 from sim.cost import LinearCost, StepCost
 from sim.engine import Engine
-from sim.fast import compiling
 from sim.fast.engine import FastEngine
 from sim.fast.record import FastRecord
 from sim.fast.state import WORK
@@ -201,16 +198,6 @@ def test_any_workload(policy, requests, size, config, **rest):
 def test_a_common_prefix(policy, common, outputs, block_size, **price):
     requests = segmented([([0], 0, 1, output) for output in outputs], common)
     assert_same(requests, (policy, 1000, block_size), SchedulerConfig(), **price)
-
-
-def test_every_module_with_compiled_code_is_in_its_fingerprint():
-    folder = Path(compiling.__file__).parent
-    users = {
-        path.stem
-        for path in folder.glob("*.py")
-        if re.search(r"^@(compiled|entry)$", path.read_text(), re.MULTILINE)
-    }
-    assert users <= set(compiling._SOURCES)
 
 
 def test_all_work_is_priced_in_the_order_of_the_profile():

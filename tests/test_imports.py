@@ -74,7 +74,22 @@ def test_curves_are_numbers_only():
         name for module in SOURCES if belongs(module, ("sim.curve",)) for name in imports(module)
     }
     ours = {name for name in used if name.split(".")[0] in PACKAGES}
-    assert [n for n in sorted(ours) if not belongs(n, ("sim.curve", "sim.types"))] == []
+    assert [
+        n for n in sorted(ours) if not belongs(n, ("sim.curve", "sim.types", "sim.compiled"))
+    ] == []
+
+
+@every_module
+def test_kernels_call_only_kernels_of_their_own_package(module):
+    """What is compiled anew when they change is a package: see `sim.compiled`."""
+    used = {name for name in imports(module) if name.endswith(".compiling")}
+    assert used <= {module.rpartition(".")[0] + ".compiling"}
+    if used and any(
+        isinstance(node, ast.FunctionDef) and node.decorator_list for node in TREES[module].body
+    ):
+        home = module.rpartition(".")[0]
+        kernels = {n for n in imports(module) if n in SOURCES and not belongs(n, (home,))}
+        assert not [n for n in kernels if any(i.endswith(".compiling") for i in imports(n))]
 
 
 def test_an_engine_runs_without_the_composers():
@@ -94,8 +109,9 @@ def test_an_engine_runs_without_the_composers():
         ("torch", ("gpu_backend",)),
         ("simpy", ("sim.engine",)),
         ("matplotlib", ("sim.plots", "sim.api", "sim.curves", "sim.comparison")),
-        ("numba", ("sim.fast", "sim.curve")),
-        ("llvmlite", ("sim.fast",)),
+        ("numba", ("sim.compiled", "workloads.compiled")),
+        ("orjson", ("workloads.batches",)),
+        ("llvmlite", ("sim.compiled",)),
         ("typer", ("sim.cli", "sim.__main__")),
         ("rich", ("sim.cli", "sim.__main__")),
         ("joblib", ("sim.backends", "sim.processes", "sim.cli.options")),
@@ -110,6 +126,8 @@ def test_each_library_has_its_home(library, homes):
 
 EXTRA_LIBRARIES = {
     "workloads.source": {"pyarrow"},  # zstd
+    "workloads.batches": {"orjson"},
+    "workloads.compiled": {"numba"},
     "workloads.tokenizer": {"tokenizers", "tiktoken"},
 }
 

@@ -177,7 +177,7 @@ def test_every_command_is_in_the_list():
 
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(prefixsim [\w ]+)` \|", page, re.MULTILINE)
-    assert sorted(listed) == sorted(names(typer.main.get_command(cli.app), "prefixsim"))
+    assert sorted(listed) == sorted(names(typer.main.get_command(cli.make_app()), "prefixsim"))
 
 
 def test_every_generator_is_in_the_list():

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sim.errors import UsageError
 from sim.types import Request
 from workloads.fields import MAX_NS
+from workloads.requests import Requests, arrivals_ns
 
 ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
@@ -93,7 +94,7 @@ def retime(
     seed: int = 0,
     session_starts: bool = False,
     users: int | None = None,
-) -> tuple[Request, ...]:
+) -> Sequence[Request]:
     """Give requests new arrival times.
 
     Parameters
@@ -144,7 +145,7 @@ def retime(
             " --rate-scale to speed a trace up."
         )
     if kind == "trace":
-        return tuple(requests)
+        return requests
     if users is not None:
         if not session_starts:
             raise UsageError("--arrival users is a closed loop; give --sessions closed too.")
@@ -167,10 +168,10 @@ def retime(
     if times and max(times) > MAX_NS:
         raise UsageError(f"--rate {rate:g} puts a turn beyond 292 years; raise it.")
     moved = _at(requests, times)
-    return tuple(sorted(moved, key=lambda request: request.arrival_ns)) if session_starts else moved
+    return _in_order(moved) if session_starts else moved
 
 
-def serve_users(requests: Sequence[Request], users: int) -> tuple[Request, ...]:
+def serve_users(requests: Sequence[Request], users: int) -> Sequence[Request]:
     """Hand the sessions, and requests without one, to users in turn.
 
     A user sends everything of one session, then at once that of the next, each request when the
@@ -199,7 +200,7 @@ def serve_users(requests: Sequence[Request], users: int) -> tuple[Request, ...]:
     return tuple(r for row in zip_longest(*queues) for r in row if r is not None)
 
 
-def cut_duration(requests: Sequence[Request], duration_s: float) -> tuple[Request, ...]:
+def cut_duration(requests: Sequence[Request], duration_s: float) -> Sequence[Request]:
     """Leave out what arrives later than ``duration_s``.
 
     Raises
@@ -208,7 +209,10 @@ def cut_duration(requests: Sequence[Request], duration_s: float) -> tuple[Reques
         If ``duration_s`` is not above 0.
     """
     _check_positive("--duration", duration_s)
-    return tuple(r for r in requests if r.arrival_ns <= duration_s * 1e9)
+    last_ns = math.floor(duration_s * 1e9)
+    if isinstance(requests, Requests):
+        return requests.take(np.flatnonzero(requests.arrival_ns <= min(last_ns, MAX_NS)))
+    return tuple(request for request in requests if request.arrival_ns <= last_ns)
 
 
 def _first_turns(requests: Sequence[Request]) -> list[int]:
@@ -220,7 +224,7 @@ def _first_turns(requests: Sequence[Request]) -> list[int]:
     ]
 
 
-def scale_rate(requests: Sequence[Request], factor: float) -> tuple[Request, ...]:
+def scale_rate(requests: Sequence[Request], factor: float) -> Sequence[Request]:
     """Make requests arrive ``factor`` times as fast: every arrival time is divided by it.
 
     Think times stay, since they are the users' own.
@@ -232,20 +236,28 @@ def scale_rate(requests: Sequence[Request], factor: float) -> tuple[Request, ...
     """
     _check_positive("--rate-scale", factor)
     if factor == 1:
-        return tuple(requests)
+        return requests
     if requests and requests[-1].arrival_ns / factor > MAX_NS:
         raise UsageError(
             f"--rate-scale {factor:g} stretches the trace over more than 292 years, the longest"
             " time that can be simulated; raise it."
         )
-    return _at(requests, [round(request.arrival_ns / factor) for request in requests])
+    return _at(requests, [round(time_ns / factor) for time_ns in arrivals_ns(requests).tolist()])
 
 
-def _at(requests: Sequence[Request], times_ns: list[int]) -> tuple[Request, ...]:
+def _at(requests: Sequence[Request], times_ns: list[int]) -> Sequence[Request]:
+    if isinstance(requests, Requests):
+        return requests.at(np.array(times_ns, dtype=np.int64))
     return tuple(
         replace(request, arrival_ns=time_ns)
         for request, time_ns in zip(requests, times_ns, strict=True)
     )
+
+
+def _in_order(requests: Sequence[Request]) -> Sequence[Request]:
+    if isinstance(requests, Requests):
+        return requests.take(np.argsort(requests.arrival_ns, kind="stable"))
+    return tuple(sorted(requests, key=lambda request: request.arrival_ns))
 
 
 def _check_positive(option: str, value: float) -> None:

@@ -53,6 +53,15 @@ class Clock:
             self._fractional = True
         return result
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the first time stamp was read, after which the unit stays."""
+        return self._unit_is_settled
+
+    def took(self, *, fractions: bool) -> None:
+        """Take note of time stamps that were read elsewhere, in this unit."""
+        self._fractional |= fractions
+
     def has_stamp(self, name: str, value: object) -> bool:
         """Whether a row has a time stamp, where a format may lack them: all rows do, or none.
 

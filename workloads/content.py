@@ -30,27 +30,27 @@ class Segments:
         Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
     """
 
-    __slots__ = ("_bases", "_ends", "num_tokens")
+    __slots__ = ("bases", "ends", "num_tokens")
     num_tokens: int
 
     def __init__(self, bases: Ints, ends: Ints) -> None:
-        self._bases = bases
-        self._ends = ends
+        self.bases = bases
+        self.ends = ends
         self.num_tokens = int(ends[-1]) if len(ends) else 0
 
     def names(self, positions: Ints) -> Ints:
         """Name the prefixes that end with these positions, which ascend from 0 up."""
-        segment = np.searchsorted(self._ends, positions, side="right")
-        starts = np.concatenate(([0], self._ends[:-1]))
-        return (self._bases - starts)[segment] + positions
+        segment = np.searchsorted(self.ends, positions, side="right")
+        starts = np.concatenate(([0], self.ends[:-1]))
+        return (self.bases - starts)[segment] + positions
 
     def arrays(self) -> tuple[Ints, Ints]:
         """Give bases and ends, to be read only."""
-        return self._bases, self._ends
+        return self.bases, self.ends
 
     def path(self) -> tuple[list[int], list[int]]:
         """Give bases and ends as plain lists."""
-        return self._bases.tolist(), self._ends.tolist()
+        return self.bases.tolist(), self.ends.tolist()
 
     def block_keys(self, block_size: int) -> Ints:
         """Name every full block; see `sim.types.Content.block_keys`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workloads.requests import arrivals_ns, num_sessions, output_tokens, prompt_tokens
 from workloads.reuse import Ints, cached_tokens, shared_prefix_tokens
 from workloads.structure import Sharing, popularity, sharing, tree_shape
 from workloads.workload import Workload
@@ -104,21 +105,18 @@ def describe(workload: Workload, block_size: int) -> dict[str, Value]:
     is no such figure, as with every figure on sharing for a workload without prefix information.
     """
     requests = workload.requests
-    prompts = np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
-    outputs = np.array([request.num_output_tokens for request in requests], dtype=np.int64)
-    arrivals = np.array([request.arrival_ns for request in requests], dtype=np.int64)
-    sessions = {request.session_id for request in requests} - {None}
+    prompts, outputs = prompt_tokens(requests), output_tokens(requests)
     return {
         "name": workload.name,
         "num_requests": len(requests),
         "num_skipped": workload.num_skipped,
-        "num_sessions": len(sessions),
+        "num_sessions": num_sessions(requests),
         "has_prefix_info": workload.has_prefix_info,
         "identity_block_size": workload.identity_block_size,
         "block_size": block_size,
         **_lengths("prompt_tokens", prompts),
         **_lengths("output_tokens", outputs),
-        **_arrivals(arrivals),
+        **_arrivals(arrivals_ns(requests)),
         "num_prompt_blocks": int((prompts // block_size).sum()),
         **_sharing(workload, prompts, block_size),
     }
@@ -136,9 +134,9 @@ def _lengths(name: str, lengths: Ints) -> dict[str, Value]:
     }
 
 
-def _arrivals(arrivals_ns: Ints) -> dict[str, Value]:
-    gaps = np.diff(arrivals_ns)
-    duration_s = int(arrivals_ns[-1] - arrivals_ns[0]) / 1e9
+def _arrivals(times_ns: Ints) -> dict[str, Value]:
+    gaps = np.diff(times_ns)
+    duration_s = int(times_ns[-1] - times_ns[0]) / 1e9
     timed = duration_s > 0
     return {
         "duration_s": duration_s,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import UsageError
-from sim.types import Request
 from workloads.clock import Clock, rows
-from workloads.content import Segments, cut
+from workloads.column import Column, pieces
+from workloads.content import Ints, Segments, cut
 from workloads.fields import MAX_NS, RowError, show, text
 from workloads.options import ReadOptions
-from workloads.tree import Names, PrefixTree, with_tail
+from workloads.requests import Requests
+from workloads.tree import Names, Paths, PrefixTree, with_tail
 from workloads.workload import Workload
 
 _SCOPE = re.compile(r"lora|adapter|salt|^extra_?keys?$|^mm_|multi_?modal|image_hash", re.IGNORECASE)
@@ -84,13 +84,16 @@ class Intake:
         self.clock = Clock(options.time_unit)
         self._scope_names = _ScopeNames()
         self._roots: dict[object, int] = {}
+        # Ids, sessions and think times are kept from the first request on that has one.
         self._ids: list[str | None] = []
-        self._line_of: dict[str, str] = {}
-        self._sessions: list[str | None] = []
-        self._contents: list[Segments] = []
-        self._arrivals, self._thinks = array("q"), array("q")
-        self._prompts, self._outputs = array("q"), array("q")
+        self._line_of: dict[str, int | str] = {}
+        self._session_number: dict[str, int] = {}
         self._session_arrival: dict[str, int] = {}
+        self._sessions, self._thinks = Column(), Column()
+        self._arrivals, self._prompts, self._outputs = Column(), Column(), Column()
+        # Where the path of each request begins among the segments of all, and how many it has.
+        self._first, self._count = Column(), Column()
+        self._bases, self._ends = Column(), Column()
 
     def __len__(self) -> int:
         return len(self._arrivals)
@@ -99,6 +102,12 @@ class Intake:
     def full(self) -> bool:
         """Whether no more requests are wanted."""
         return len(self._arrivals) == self.options.num_requests
+
+    @property
+    def num_wanted(self) -> int | None:
+        """Requests that are still wanted; None for all there are."""
+        wanted = self.options.num_requests
+        return None if wanted is None else wanted - len(self._arrivals)
 
     # What is wrong with a row.
 
@@ -200,18 +209,38 @@ class Intake:
         think_ns: int | None = None,
     ) -> int:
         """Take a request, all of whose fields were checked, and return its index."""
+        index = len(self._arrivals)
         if request_id is not None:
-            self._line_of[request_id] = str(line)
-        self._ids.append(request_id)
-        self._sessions.append(session_id)
-        self._contents.append(content)
+            self._line_of[request_id] = line
+            self._ids += [None] * (index - len(self._ids)) + [request_id]
+        if session_id is not None:
+            _fill(self._sessions, index, -1)
+            number = self._session_number.setdefault(session_id, len(self._session_number))
+            self._sessions.append(number)
+            self._session_arrival[session_id] = arrival_ns
+        if think_ns is not None:
+            _fill(self._thinks, index, -1)
+            self._thinks.append(think_ns)
         self._arrivals.append(arrival_ns)
-        self._thinks.append(-1 if think_ns is None else think_ns)
         self._prompts.append(num_prompt_tokens)
         self._outputs.append(content.num_tokens - num_prompt_tokens)
-        if session_id is not None:
-            self._session_arrival[session_id] = arrival_ns
-        return len(self._arrivals) - 1
+        self._first.append(len(self._bases))
+        self._count.append(len(content.bases))
+        self._bases.extend(content.bases)
+        self._ends.extend(content.ends)
+        return index
+
+    def add_many(
+        self, arrivals_ns: Ints, num_prompt_tokens: Ints, num_output_tokens: Ints, paths: Paths
+    ) -> None:
+        """Take requests without id and session, all of whose fields were checked."""
+        self._first.extend(len(self._bases) + np.cumsum(paths.counts) - paths.counts)
+        self._count.extend(paths.counts)
+        self._bases.extend(paths.bases)
+        self._ends.extend(paths.ends)
+        self._prompts.extend(num_prompt_tokens)
+        self._outputs.extend(num_output_tokens)
+        self._arrivals.extend(arrivals_ns)
 
     def lengths(self, index: int) -> tuple[int, int]:
         """Prompt and output tokens of a request taken before."""
@@ -219,12 +248,17 @@ class Intake:
 
     def last_name(self, index: int) -> int:
         """Name of the whole stream of a request taken before: what continues it follows this."""
-        content = self._contents[index]
-        return int(content.names(np.array([content.num_tokens - 1], dtype=np.int64))[0])
+        bases, ends = self._content(index).path()
+        return bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1
 
     def path(self, index: int) -> Path:
         """Segments of the whole stream of a request taken before."""
-        return Path(*self._contents[index].path())
+        return Path(*self._content(index).path())
+
+    def _content(self, index: int) -> Segments:
+        first = self._first[index]
+        stop = first + self._count[index]
+        return Segments(self._bases.array[first:stop], self._ends.array[first:stop])
 
     def arrival_of(self, index: int) -> int:
         """Arrival of a request taken before, ns, as its row says."""
@@ -236,7 +270,16 @@ class Intake:
 
     def replace(self, index: int, content: Segments, num_prompt_tokens: int) -> None:
         """Put another content in the place of a request's."""
-        self._contents[index] = content
+        first, count = self._first[index], len(content.bases)
+        if count > self._count[index]:
+            # What was there is left behind: few requests are told anew, and most only end anew.
+            first = self._first[index] = len(self._bases)
+            self._bases.extend(content.bases)
+            self._ends.extend(content.ends)
+        else:
+            self._bases.array[first : first + count] = content.bases
+            self._ends.array[first : first + count] = content.ends
+        self._count[index] = count
         self._prompts[index] = num_prompt_tokens
         self._outputs[index] = content.num_tokens - num_prompt_tokens
 
@@ -249,7 +292,8 @@ class Intake:
         if num_path_tokens < num_tokens or not self._outputs[index]:
             return False
         bases, ends = cut(path.bases, path.ends, num_tokens)
-        self._contents[index] = with_tail(bases, ends, num_tokens, self.names)
+        content = with_tail(bases, ends, num_tokens, self.names)
+        self.replace(index, content, self._prompts[index])
         self.num_continued += 1
         return True
 
@@ -268,27 +312,18 @@ class Intake:
             raise UsageError(
                 f"{self.where}: holds no request{reason}; give a trace in one of the known formats."
             )
-        arrivals = np.array(self._arrivals, dtype=np.int64)
+        arrivals = self._arrivals.array
         start_ns = int(arrivals.min())
         warnings = [
             *self.said,
             *self._warnings(),
             *self.clock.warnings(arrivals, timed=self.options.timed),
         ]
-        order = np.argsort(arrivals, kind="stable").tolist()
-        ids = self._filled_ids()
-        requests = tuple(
-            Request(
-                request_id=ids[i],
-                arrival_ns=self._arrivals[i] - start_ns,
-                content=self._contents[i],
-                num_prompt_tokens=self._prompts[i],
-                num_output_tokens=self._outputs[i],
-                session_id=self._sessions[i],
-                think_ns=None if self._thinks[i] < 0 else self._thinks[i],
-            )
-            for i in order
-        )
+        is_sorted = _is_sorted(arrivals)
+        arrivals -= start_ns
+        requests = self._requests(arrivals)
+        if not is_sorted:
+            requests = requests.take(np.argsort(arrivals, kind="stable"))
         return Workload(
             name=name,
             requests=requests,
@@ -300,8 +335,29 @@ class Intake:
             digest=digest,
         )
 
+    def _requests(self, arrivals_ns: Ints) -> Requests:
+        """Lay out what was taken, in the order of the source."""
+        for column in (self._sessions, self._thinks):
+            if len(column):
+                _fill(column, len(self), -1)
+        return Requests(
+            arrivals_ns,
+            self._prompts.array,
+            self._outputs.array,
+            self._first.array,
+            self._count.array,
+            self._bases.array,
+            self._ends.array,
+            ids=self._filled_ids() if self._ids else None,
+            sessions=(
+                (self._sessions.array, list(self._session_number)) if len(self._sessions) else None
+            ),
+            think_ns=self._thinks.array if len(self._thinks) else None,
+        )
+
     def _filled_ids(self) -> list[str]:
         """Name requests without an id after their row, from "0"."""
+        self._ids += [None] * (len(self) - len(self._ids))
         ids = []
         for index, given in enumerate(self._ids):
             name = str(index) if given is None else given
@@ -316,3 +372,16 @@ class Intake:
             said.append(f"{rows(self.num_skipped)} skipped, {self.first_skipped}")
         said += [f"{rows(count)} {odd}" for odd, count in self.counts.items()]
         return said
+
+
+def _fill(column: Column, size: int, value: int) -> None:
+    """Let a column that began late catch up."""
+    if len(column) < size:
+        column.extend(np.full(size - len(column), value, dtype=np.int64))
+
+
+def _is_sorted(values: Ints) -> bool:
+    return all(
+        bool((np.diff(values[max(part.start - 1, 0) : part.stop]) >= 0).all())
+        for part in pieces(len(values))
+    )

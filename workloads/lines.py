@@ -40,6 +40,11 @@ def read_rows(part: Part, head: bytes, said: list[str]) -> Rows:
     return _line_rows(part)
 
 
+def has_a_row_per_line(head: bytes) -> bool:
+    """Whether `read_rows` takes every line for a row."""
+    return not head.startswith(b"[") and not _goes_on_after_its_line(head)
+
+
 def first_value(head: bytes) -> object:
     """Parse the first row as far as the beginning of the file holds it; None where it does not."""
     text = head.decode("utf-8", "replace").lstrip("[" + _BLANKS)
@@ -67,12 +72,13 @@ def _line_rows(part: Part) -> Rows:
     try:
         for number, line in lines(part):
             if line.strip():
-                yield number, _parse(line)
+                yield number, parse(line)
     except DamagedError as fault:
         yield number + 1, RowError(f"{fault}, which ends here", "fetch the file anew")
 
 
-def _parse(line: bytes) -> object:
+def parse(line: bytes) -> object:
+    """Read the row of a line; a `RowError` where there is none."""
     try:
         text = line.decode("utf-8")
         return json.loads(text)

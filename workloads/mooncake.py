@@ -14,8 +14,10 @@ An id is told apart by the whole prefix before it, so ids need not be chained ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 
+from workloads.batches import columns
 from workloads.content import Ints, cut
 from workloads.fields import RowError, num_tokens, show, text, time_ns
 from workloads.hash_ids import IdReader, Turns
@@ -38,6 +40,7 @@ class MooncakeReader:
 
     block_size = 512
     time_unit = "ms"
+    has_plain_rows = True
 
     def __init__(self, intake: Intake) -> None:
         options = intake.options
@@ -106,6 +109,32 @@ class MooncakeReader:
             self._turns.add(line, index, before, Path(bases, ends), ids)
         self._taken(value, index, session_id)
 
+    def take(self, batch: Sequence[bytes]) -> bool:
+        """Take all rows of a batch of lines as `row` would, or none where one of them is odd."""
+        intake = self.intake
+        if (
+            not self.has_plain_rows
+            or intake.options.shares_within_blocks
+            or not intake.clock.is_settled
+        ):
+            return False
+        found = columns(batch, self.unit, intake.clock.unit_ns)
+        if found is None:
+            return False
+        intake.clock.took(fractions=found.has_fractions)
+        intake.has_prefix_info = True
+        prompts, outputs = found.num_prompt_tokens, found.num_output_tokens
+        root = intake.scope(self._tree, {})
+        paths = self._tree.insert_many(
+            found.ids,
+            found.num_ids,
+            root,
+            num_prompt_tokens=prompts,
+            num_output_tokens=outputs,
+        )
+        intake.add_many(found.arrival_ns, prompts, outputs, paths)
+        return True
+
     def finish(self) -> None:
         """Say what can be said only when all was read."""
         options = self.intake.options
@@ -157,6 +186,7 @@ class BailianReader(MooncakeReader):
 
     block_size = 16
     time_unit = "s"
+    has_plain_rows = False
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)

@@ -8,11 +8,13 @@ from os import PathLike
 from typing import Any
 
 from sim.errors import UsageError
+from workloads.batches import batches
 from workloads.fields import RowError
 from workloads.formats import AUTO, FORMATS, Format, Reader, recognise
 from workloads.intake import Intake
+from workloads.lines import Rows, has_a_row_per_line, parse, read_rows
 from workloads.options import ReadOptions
-from workloads.source import Source, check_head
+from workloads.source import Part, Source, check_head
 from workloads.workload import Workload
 
 
@@ -101,7 +103,7 @@ def read_into(intake: Intake, source: Source, format_name: str) -> None:
                     f"{source.name} holds several files of {form.title}, which is one file; give"
                     " one of them."
                 )
-            with closing(form.rows(part, head, intake.said)) as rows:
+            with closing(_rows(intake, reader, form, part, head)) as rows:
                 for line, value in rows:
                     try:
                         if isinstance(value, RowError):
@@ -116,6 +118,24 @@ def read_into(intake: Intake, source: Source, format_name: str) -> None:
     intake.where = source.name
     if reader is not None:
         reader.finish()
+
+
+def _rows(intake: Intake, reader: Reader, form: Format, part: Part, head: bytes) -> Rows:
+    """Yield the rows of a part that are to be taken one by one; a reader may take many at once."""
+    take = getattr(reader, "take", None)
+    if take is None or form.rows is not read_rows or not has_a_row_per_line(head):
+        yield from form.rows(part, head, intake.said)
+        return
+    with closing(batches(part, lambda: intake.num_wanted)) as all_batches:
+        for first, batch in all_batches:
+            if isinstance(batch, RowError):
+                yield first, batch
+            elif not take(batch):
+                for number, line in enumerate(batch, first):
+                    if line.strip():
+                        yield number, parse(line)
+            if intake.full:
+                return
 
 
 def _refuse_what_means_nothing(options: ReadOptions, form: Format) -> None:

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.types import Request
+from workloads import segment_rows
 from workloads.content import path
+from workloads.requests import Requests, prompt_tokens
 
 Ints = NDArray[np.int64]
 
@@ -35,6 +37,9 @@ def shared_prefix_tokens(requests: Sequence[Request], *, outputs: bool = False) 
     -------
     int64 array of shape ``(len(requests),)``, in tokens, at most the prompt's length.
     """
+    if isinstance(requests, Requests):
+        stops = requests.num_kv_tokens if outputs else requests.num_prompt_tokens
+        return segment_rows.shared_prefix_tokens(requests, stops)
     longest: dict[int, int] = {}  # tokens of each segment that some earlier request had
     shared = np.zeros(len(requests), dtype=np.int64)
     for index, request in enumerate(requests):
@@ -99,12 +104,8 @@ def infinite_hit_rate(
     -------
     Between 0 and 1; 0 for no requests.
     """
-    prompts = _prompts(requests)
+    prompts = prompt_tokens(requests)
     shared = shared_prefix_tokens(requests, outputs=outputs)
     total = int(prompts.sum())
     cached = cached_tokens(prompts, shared, block_size, recomputes_last_block=recomputes_last_block)
     return int(cached.sum()) / total if total else 0.0
-
-
-def _prompts(requests: Sequence[Request]) -> Ints:
-    return np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)

@@ -11,6 +11,11 @@ import numpy as np
 
 from sim.types import Request
 from workloads.content import Ints, path, prefix_names
+from workloads.requests import Requests
+from workloads.segment_rows import branching, names_at
+
+_WORTH_COMPILED_CODE = 50_000
+"""Requests from which on loading compiled code saves more time than it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,10 @@ def sharing(requests: Sequence[Request]) -> Sharing:
 
     Requests without a session are each a session of their own.
     """
+    if isinstance(requests, Requests) and len(requests) >= _WORTH_COMPILED_CODE:
+        from workloads.compiled_sharing import find_sharing  # noqa: PLC0415 - slow to import
+
+        return Sharing(*find_sharing(requests)[:5])
     count = len(requests)
     shared, common = np.zeros(count, np.int64), np.zeros(count, np.int64)
     is_repeat = np.zeros(count, np.bool_)
@@ -143,6 +152,8 @@ class TreeShape:
 
 def tree_shape(requests: Sequence[Request]) -> TreeShape:
     """Find the branching points of the prompts' tree."""
+    if isinstance(requests, Requests) and len(requests):
+        return TreeShape(*branching(requests))
     root = -1
     ways: dict[int, int] = {}  # by the name of a prefix, segments that begin after it
     longest: dict[int, int] = {}
@@ -176,6 +187,9 @@ def tree_shape(requests: Sequence[Request]) -> TreeShape:
 
 def popularity(requests: Sequence[Request], num_tokens: int) -> Ints:
     """Count prompts by their first ``num_tokens`` tokens, most popular first; shorter ones not."""
+    if isinstance(requests, Requests) and len(requests):
+        names = names_at(requests, num_tokens - 1)
+        return np.sort(np.unique(names, return_counts=True)[1])[::-1]
     position = np.array([num_tokens - 1], np.int64)
     firsts = Counter(
         int(prefix_names(request.content, position)[0])

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workloads.column import pieces
 from workloads.content import Ints, Segments, cut
+from workloads.segment_rows import AT_ONCE, of_part
 
-_CHUNK = 1 << 18
+if TYPE_CHECKING:
+    from workloads.compiled_tree import CompiledTree
+
 _LONG = 64
 """Ids from which on a comparison with the stream before takes less than a walk."""
 
@@ -33,6 +39,23 @@ class Names:
         return first
 
 
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Prompts and answers of several requests: segments of one behind those of the other.
+
+    Attributes
+    ----------
+    counts
+        Segments of each.
+    bases, ends
+        Of all, see `Segments`.
+    """
+
+    counts: Ints
+    bases: Ints
+    ends: Ints
+
+
 class PrefixTree:
     """A radix tree over ids, each of which stands for ``unit`` tokens after the ids before it.
 
@@ -42,30 +65,38 @@ class PrefixTree:
         The workload's own.
     unit
         Tokens that an id stands for.
+    compile_from
+        Prompts of `insert_many` from which on the tree goes on as a `CompiledTree`.
     """
 
     __slots__ = (
         "_base",
         "_child",
-        "_chunks",
-        "_fill",
+        "_compile_from",
+        "_compiled",
         "_last",
         "_length",
         "_names",
+        "_num_prompts",
+        "_pool",
         "_start",
         "_unit",
     )
 
-    def __init__(self, names: Names, unit: int = 1) -> None:
+    def __init__(self, names: Names, unit: int = 1, compile_from: int = 200_000) -> None:
         self._names = names
         self._unit = unit
+        self._compile_from = compile_from
+        self._compiled: CompiledTree | None = None
+        self._num_prompts = 0
         # The segment that goes on with an id after a prefix: by the name of the prefix, which is
         # that of its last token, and the id. Roots have names too.
-        self._child: dict[tuple[int, int], int] = {}
-        self._chunks: list[Ints] = []
-        self._fill = _CHUNK
-        self._last: tuple[int, Ints, list[int], list[int]] = (-1, np.empty(0, np.int64), [], [])
+        self._child: dict[tuple[int, bytes], int] = {}
+        # The ids of all segments, one behind the other: bytes are the quickest to compare. Where
+        # each segment begins and how long it is, in bytes; and its first name.
+        self._pool = bytearray()
         self._start, self._length, self._base = array("q"), array("q"), array("q")
+        self._last: tuple[int, Ints, list[int], list[int]] = (-1, np.empty(0, np.int64), [], [])
 
     def root(self) -> int:
         """Make a root of its own: what is inserted under different roots shares nothing."""
@@ -86,27 +117,128 @@ class PrefixTree:
         bases, ends
             Of the segments, in tokens.
         """
-        unit, num_ids = self._unit, len(ids)
-        at, bases, ends = self._as_before(ids, root)
-        name = bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1 if at else root
-        while at < num_ids:
-            child = self._child.get((name, int(ids[at])))
-            if child is None:
-                child = self._child[(name, int(ids[at]))] = self._add(ids[at:])
-                common = num_ids - at
-            else:
-                own = self._ids(child)[: num_ids - at]
-                differs = own != ids[at : at + len(own)]
-                common = int(differs.argmax())
-                if not differs[common]:
-                    common = len(own)
-            at += common
-            base = self._base[child]
-            bases.append(base)
-            ends.append(at * unit)
-            name = base + common * unit - 1
+        if self._compiled is not None:
+            return self._compiled.insert(ids, root)
+        num_done, bases, ends = self._as_before(ids, root)
+        name = root
+        if num_done:
+            name = bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1
+        rest = ids[num_done:].tobytes()
+        self._walk(
+            rest, 0, len(rest), name=name, num_tokens=num_done * self._unit, bases=bases, ends=ends
+        )
         self._last = (root, ids, bases, ends)
         return bases, ends
+
+    def _walk(
+        self,
+        ids: bytes,
+        at: int,
+        stop: int,
+        *,
+        name: int,
+        num_tokens: int,
+        bases: list[int],
+        ends: list[int],
+    ) -> None:
+        """Follow ``ids[at:stop]`` on from a prefix of a name and a length; add to its path."""
+        child_of, pool, unit = self._child, self._pool, self._unit
+        while at < stop:
+            key = (name, ids[at : at + _ID])
+            child = child_of.get(key)
+            if child is None:
+                child = child_of[key] = len(self._start)
+                common = stop - at
+                self._start.append(len(pool))
+                self._length.append(common)
+                self._base.append(self._names.take(common // _ID * unit))
+                pool += ids[at:stop]
+            else:
+                start = self._start[child]
+                common = min(self._length[child], stop - at)
+                if pool[start : start + common] != ids[at : at + common]:
+                    common = _num_common(pool, start, ids, at, common)
+            at += common
+            num_new_tokens = common // _ID * unit
+            num_tokens += num_new_tokens
+            base = self._base[child]
+            bases.append(base)
+            ends.append(num_tokens)
+            name = base + num_new_tokens - 1
+
+    def insert_many(
+        self,
+        ids: Ints,
+        num_ids: Ints,
+        root: int,
+        *,
+        num_prompt_tokens: Ints,
+        num_output_tokens: Ints,
+    ) -> Paths:
+        """Follow prompts from a root, add what is new, and let each have an answer of its own.
+
+        Parameters
+        ----------
+        ids
+            Of all prompts, one behind the other.
+        num_ids
+            Of each prompt, as many as its tokens need; the last may stand for less than ``unit``.
+        root
+            Of `root`.
+        num_prompt_tokens, num_output_tokens
+            Of each, shape ``(n,)``.
+        """
+        self._num_prompts += len(num_ids)
+        if self._compiled is None and self._num_prompts >= self._compile_from:
+            self._compile()
+        if self._compiled is not None:
+            return self._compiled.insert_many(
+                ids,
+                num_ids,
+                root,
+                num_prompt_tokens=num_prompt_tokens,
+                num_output_tokens=num_output_tokens,
+            )
+        counts: list[int] = []
+        bases: list[int] = []
+        ends: list[int] = []
+        whole = ids.tobytes()
+        at = 0
+        for count, prompt, output in zip(
+            num_ids.tolist(), num_prompt_tokens.tolist(), num_output_tokens.tolist(), strict=True
+        ):
+            first = len(bases)
+            stop = at + count * _ID
+            self._walk(whole, at, stop, name=root, num_tokens=0, bases=bases, ends=ends)
+            at = stop
+            ends[-1] = prompt
+            if output:
+                bases.append(self._names.take(output))
+                ends.append(prompt + output)
+            counts.append(len(bases) - first)
+        return Paths(
+            np.array(counts, dtype=np.int64),
+            np.array(bases, dtype=np.int64),
+            np.array(ends, dtype=np.int64),
+        )
+
+    def _compile(self) -> None:
+        """Go on in compiled code, which takes half a second to load."""
+        from workloads.compiled_tree import CompiledTree  # noqa: PLC0415 - slow to import
+
+        segments = [np.array(part, dtype=np.int64) for part in (self._start, self._length)]
+        self._compiled = CompiledTree(
+            self._names,
+            self._unit,
+            pool=np.frombuffer(self._pool, dtype=np.int64),
+            starts=segments[0] // _ID,
+            lengths=segments[1] // _ID,
+            bases=np.array(self._base, dtype=np.int64),
+            parents=np.fromiter((name for name, _ in self._child), np.int64, len(self._child)),
+        )
+        self._child = {}
+        self._pool = bytearray()
+        self._start, self._length, self._base = array("q"), array("q"), array("q")
 
     def _as_before(self, ids: Ints, root: int) -> tuple[int, list[int], list[int]]:
         """Take over segments that a stream has in common with the one before it.
@@ -128,26 +260,41 @@ class PrefixTree:
 
     def num_ids_after_several_prefixes(self) -> int:
         """Count the different ids that stand after more than one prefix."""
-        if not len(self._start):
-            return 0
-        ids = np.concatenate([self._ids(segment) for segment in range(len(self._start))])
-        return int((np.unique(ids, return_counts=True)[1] > 1).sum())
+        if self._compiled is not None:
+            return num_repeated(self._compiled.ids)
+        return num_repeated(np.frombuffer(bytes(self._pool), dtype=np.int64))
 
-    def _add(self, ids: Ints) -> int:
-        length = len(ids)
-        if self._fill + length > _CHUNK:
-            self._chunks.append(np.empty(max(length, _CHUNK), dtype=np.int64))
-            self._fill = 0
-        self._chunks[-1][self._fill : self._fill + length] = ids
-        self._start.append((len(self._chunks) - 1) << 32 | self._fill)
-        self._length.append(length)
-        self._base.append(self._names.take(length * self._unit))
-        self._fill += length
-        return len(self._start) - 1
 
-    def _ids(self, segment: int) -> Ints:
-        chunk, first = divmod(self._start[segment], 1 << 32)
-        return self._chunks[chunk][first : first + self._length[segment]]
+_ID = 8
+"""Bytes of an id."""
+
+
+def _num_common(pool: bytearray, start: int, ids: bytes, at: int, most: int) -> int:
+    """Count the bytes of whole ids that two runs have in common; they do not have all of them."""
+    low, high = 0, most // _ID - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (
+            pool[start + low * _ID : start + middle * _ID]
+            == ids[at + low * _ID : at + middle * _ID]
+        ):
+            low = middle
+        else:
+            high = middle - 1
+    return low * _ID
+
+
+def num_repeated(ids: Ints) -> int:
+    """Count the different numbers that occur more than once, in bounded memory."""
+    num_parts = -(-len(ids) // AT_ONCE)
+    count = 0
+    for number in range(num_parts):
+        some = [
+            ids[piece] if num_parts == 1 else ids[piece][of_part(ids[piece], number, num_parts)]
+            for piece in pieces(len(ids))
+        ]
+        count += int((np.unique(np.concatenate(some), return_counts=True)[1] > 1).sum())
+    return count
 
 
 def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) -> Segments:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from sim.types import Request
+from workloads.requests import prompt_tokens
 from workloads.reuse import shared_prefix_tokens
 
 
@@ -18,7 +20,8 @@ class Workload:
     name
         File name without its endings, or the generator's name.
     requests
-        Sorted by ``arrival_ns``; requests of equal arrival stand in the order of the source.
+        Sorted by ``arrival_ns``; requests of equal arrival stand in the order of the source. Those
+        of a trace are `workloads.requests.Requests`, which keep columns.
     identity_block_size
         Tokens per unit of identity: the trace's block size, or 1 where any two prefixes can be
         told apart to the token. Sharing below it does not show.
@@ -36,7 +39,7 @@ class Workload:
     """
 
     name: str
-    requests: tuple[Request, ...]
+    requests: Sequence[Request]
     identity_block_size: int = 1
     has_prefix_info: bool = True
     warnings: tuple[str, ...] = ()
@@ -47,5 +50,5 @@ class Workload:
     @cached_property
     def num_distinct_prompt_tokens(self) -> int:
         """Working set: tokens of KV that a cache holds if it keeps every prompt once."""
-        num_prompt_tokens = sum(request.num_prompt_tokens for request in self.requests)
-        return num_prompt_tokens - int(shared_prefix_tokens(self.requests).sum())
+        shared = shared_prefix_tokens(self.requests)
+        return int(prompt_tokens(self.requests).sum()) - int(shared.sum())

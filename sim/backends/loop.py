@@ -16,7 +16,6 @@ from sim.backends.point import Answer, Point, Task
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import WorkloadKey, cost_of, overhead_of, read_workload, workload_key
-from sim.fast import process
 from sim.identity import digests
 from workloads import GENERATORS, to_columns
 
@@ -57,7 +56,6 @@ class _Sender:
             workload_key=key,
             folder=str(Path.cwd()) if self.backend.same_machine else None,
             modules=() if self.backend.same_machine else sources_of(config.policy),
-            is_ours=self.backend.same_machine and process.is_ours,
         )
         # On this machine both are the same, even if someone edits it meanwhile.
         head = {} if self.backend.same_machine else fingerprint()

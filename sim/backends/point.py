@@ -19,7 +19,6 @@ from sim.backends.modules import Sources, install
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import Inputs, Run, load_workload, run
-from sim.fast import process
 from sim.overhead import OverheadProfile
 from sim.store import files_of
 from sim.types import CostModel, SequenceCost
@@ -44,8 +43,6 @@ class Point:
         Where names of files start from, on the machine of the head only.
     modules
         Source of a policy from outside, for another machine.
-    is_ours
-        Whether no code but ours runs in the head; see `sim.fast.process`.
     """
 
     config: RunConfig
@@ -56,7 +53,6 @@ class Point:
     workload_key: str = ""
     folder: str | None = None
     modules: Sources = ()
-    is_ours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +110,6 @@ def _answer(make: Callable[[], Run]) -> Answer:
 
 
 def _run(point: Point, shared: str | Columns | None) -> Run:
-    if point.is_ours:
-        process.is_ours = True
     if point.folder is not None:
         os.chdir(point.folder)
     install(point.modules)

@@ -4,62 +4,60 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
 
-from sim.cli import (
-    calibrate,
-    compare,
-    curve,
-    explain,
-    overhead,
-    plot,
-    policies,
-    presets,
-    profiles,
-    prove,
-    report,
-    run,
-    sweep,
-    validate,
-    verify,
-    workload,
-)
 from sim.cli.output import complain, forgive_odd_characters
 from sim.errors import UsageError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "main", "make_app"]
+
+COMMANDS = (
+    "run",
+    "sweep",
+    "compare",
+    "curve",
+    "plot",
+    "report",
+    "workload",
+    "explain",
+    "overhead",
+    "policies",
+    "presets",
+    "profiles",
+    "verify",
+    "validate",
+    "prove",
+    "calibrate",
+)
+"""Each is the module of its name, in the order of ``--help``."""
 
 # The base of all complaints about options: click's UsageError, of which typer may have its own.
 _BadUse: type[Exception] = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(
-    name="prefixsim",
-    help="Simulate prefix caching of LLM serving engines: what hits, what it buys, what it costs.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.command)
-app.command("sweep")(sweep.command)
-app.command("curve")(curve.command)
-app.command("compare")(compare.command)
-app.command("plot")(plot.command)
-app.command("report")(report.command)
-app.add_typer(workload.app, name="workload")
-app.command("explain")(explain.command)
-app.command("overhead")(overhead.command)
-app.command("policies")(policies.command)
-app.command("presets")(presets.command)
-app.command("profiles")(profiles.command)
-app.command("verify")(verify.command)
-app.command("validate")(validate.command)
-app.command("prove")(prove.command)
-app.command("calibrate")(calibrate.command)
+
+def make_app(asked: str | None = None) -> typer.Typer:
+    """Put the command line together: with all commands, or quicker with the one ``asked`` for."""
+    app = typer.Typer(
+        name="prefixsim",
+        help="Simulate prefix caching of LLM serving engines: what hits, what it buys, "
+        "what it costs.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_version)
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
+        module = import_module(f"sim.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
 
 
-@app.callback(invoke_without_command=True)
 def _version(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
@@ -74,6 +72,7 @@ def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
     forgive_odd_characters()
     try:
+        app = make_app(next(iter(sys.argv[1:] if args is None else args), None))
         code = typer.main.get_command(app).main(args, prog_name="prefixsim", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:

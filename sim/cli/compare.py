@@ -18,7 +18,7 @@ from sim.cli.options import (
     settings_of,
     with_settings,
 )
-from sim.cli.output import complain, note, out, print_json, progress, say_compiling, table, warn
+from sim.cli.output import complain, note, out, print_json, progress, table, warn
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +153,6 @@ def command(  # noqa: PLR0917 - the command line passes them by name
             asked,
             folder,
             failed=list(dict.fromkeys(comparison_points.label_of(f.config) for f in failures)),
-            on_compile=say_compiling,
         )
     warn(found.warnings)
     if output is not None:

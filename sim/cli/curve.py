@@ -9,7 +9,7 @@ import typer
 
 from sim.cli.completion import gpus, models, one_of, some_of, these
 from sim.cli.options import settings_of, with_settings
-from sim.cli.output import note, out, print_json, say_compiling, table, warn
+from sim.cli.output import note, out, print_json, table, warn
 from sim.config import Group
 from sim.errors import UsageError
 
@@ -124,7 +124,7 @@ def command(  # noqa: PLR0917 - the command line passes them by name
     )
     if output is not None:
         _prepare(output)
-    curves = measure_curves(asked, say_compiling)
+    curves = measure_curves(asked)
     for sentence in curves.notes:
         note(sentence)
     warn(curves.warnings)

@@ -8,14 +8,15 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from sim.columns import columns_of
 from sim.jsonable import without_nan
+
+if TYPE_CHECKING:  # takes a twentieth of a second
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
 
 SHOWN = (
     "hit_rate",
@@ -46,12 +47,16 @@ def forgive_odd_characters() -> None:
 
 def out() -> Console:
     """Console for results; as wide as needed where it is not a terminal."""
+    from rich.console import Console  # noqa: PLC0415
+
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else Console(highlight=False, width=1000)
 
 
 def err() -> Console:
     """Console for progress and warnings."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
@@ -71,21 +76,35 @@ def note(sentence: str) -> None:
     sys.stderr.write(f"prefixsim: {sentence}\n")
 
 
-def say_compiling() -> None:
-    """Say why a curve takes so long, this once."""
-    note("compiling the curve for this machine, once; some 20 s.")
-
-
 def print_json(data: object) -> None:
     """Print one JSON document; NaN, which JSON lacks, becomes null."""
     sys.stdout.write(json.dumps(without_nan(data), indent=2, allow_nan=False) + "\n")
+
+
+class NoProgress:
+    """Stands in the place of a progress bar where there is nothing to draw one on."""
+
+    def __enter__(self) -> NoProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def add_task(self, description: str, total: float | None = None, **more: Any) -> Any:  # noqa: ANN401
+        """Take no note of what begins."""
+
+    def update(self, task: Any, **changes: Any) -> None:  # noqa: ANN401
+        """Take no note of how far it is."""
+
+    def advance(self, task: Any) -> None:  # noqa: ANN401
+        """Take no note of a step on."""
 
 
 _PATIENCE_S = 24 * 3600
 """So far back a bar looks for how fast something rare goes on."""
 
 
-def progress(*, rare: bool = False) -> Progress:
+def progress(*, rare: bool = False) -> Progress | NoProgress:
     """Progress bar on stderr; nothing where that is no terminal and no notebook with widgets.
 
     Parameters
@@ -93,9 +112,21 @@ def progress(*, rare: bool = False) -> Progress:
     rare
         It goes on less often than every 30 s, over which the time left is told otherwise.
     """
+    if not sys.stderr.isatty() and "IPython" not in sys.modules:
+        return NoProgress()
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     console = err()
     # Without ipywidgets a notebook cannot draw a bar, and Rich would warn of it at every run.
     in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
+    if not (console.is_terminal or in_notebook):
+        return NoProgress()
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -104,7 +135,6 @@ def progress(*, rare: bool = False) -> Progress:
         console=console,
         transient=True,
         speed_estimate_period=_PATIENCE_S if rare else 30,
-        disable=not (console.is_terminal or in_notebook),
     )
 
 
@@ -123,6 +153,8 @@ def show(value: object) -> str:
 
 def table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:
     """Lay out a table; numbers to the right."""
+    from rich.table import Table  # noqa: PLC0415
+
     grid = Table(title=title, title_justify="left")
     materialized = [list(row) for row in rows]
     for index, heading in enumerate(headings):
@@ -135,6 +167,8 @@ def table(title: str, headings: Iterable[str], rows: Iterable[Iterable[object]])
 
 def summary_table(title: str, summary: Mapping[str, Any]) -> Table:
     """Show the main figures of a run with unit and meaning."""
+    from rich.table import Table  # noqa: PLC0415
+
     columns = {column.name: column for column in columns_of("summary")}
     grid = Table(title=title, title_justify="left")
     for heading in ("figure", "value", "unit", "meaning"):

@@ -16,7 +16,7 @@ from sim.cli.options import (
     settings_of,
     with_settings,
 )
-from sim.cli.output import note, progress, say_compiling, warn
+from sim.cli.output import note, progress, warn
 from sim.config import RunConfig
 from sim.errors import UsageError
 
@@ -170,7 +170,6 @@ def _of_workload(plan: Plan, made_by: str, runs: Path | None, jobs: int | None) 
                 runs=runs,
                 jobs=at_most_one_a_cpu(jobs),
                 on_progress=on_progress,
-                on_compile=say_compiling,
                 on_warning=warnings.append,
             )
         except KeyboardInterrupt:

@@ -12,7 +12,6 @@ from sim.cli.options import output_path, settings_of, with_settings
 from sim.cli.output import err, note, out, print_json, progress, summary_table, table, warn
 from sim.config import RunConfig
 from sim.errors import UsageError
-from sim.fast import process
 
 
 @with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"))
@@ -50,7 +49,6 @@ def command(
     experiment.check(config)
     if output is None and steps:
         raise UsageError("--steps keeps its table in a results folder; name one with -o DIR.")
-    process.is_ours = ":" not in config.policy
     results = None
     if output is not None:
         from sim import store  # noqa: PLC0415 - pandas takes half a second

@@ -103,7 +103,6 @@ def command(
     reported and does not stop the others.
     """
     from sim import backends, experiment, grid, identity, store  # noqa: PLC0415
-    from sim.fast import process  # noqa: PLC0415
 
     backends.check(backend, address)
     axes = grid.read_axes(file) if file is not None else {}
@@ -117,7 +116,6 @@ def command(
     for config in configs:
         experiment.check(config)
         identity.check_repeatable(config)
-    process.is_ours = not any(":" in config.policy for config in configs)
     results = store.ResultStore(output)
     results.prepare()
     num_missing = len(grid.missing(configs, results, fresh=fresh))

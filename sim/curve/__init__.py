@@ -6,7 +6,6 @@
 """
 
 from sim.curve.belady import most_hits
-from sim.curve.compiled import before_compiling
 from sim.curve.curve import Curve, measure_curve, measure_pool
 from sim.curve.paths import Paths, find_paths
 from sim.curve.pools import Pool
@@ -23,7 +22,6 @@ __all__ = [
     "Release",
     "Sample",
     "Sizes",
-    "before_compiling",
     "find_paths",
     "measure_curve",
     "measure_pool",

@@ -21,9 +21,10 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.curve.compiled import compiled
+from sim.curve.compiling import entry
 from sim.curve.paths import Paths
 from sim.curve.stream import Integer, Ints
+from sim.curve.walk import take_group, take_rest
 
 
 def most_hits(paths: Paths, num_blocks: Ints, *, pinned: bool = True) -> Ints:
@@ -66,7 +67,7 @@ def _meetings(
     return offsets, takers[order], firsts[order], stops[order]
 
 
-@compiled
+@entry
 def _find_meetings(
     edges: NDArray[np.int32],
     offsets: Ints,
@@ -91,23 +92,19 @@ def _find_meetings(
         while at < stop and last[edges[at]] >= 0:
             owner = last[edges[at]]
             first = seen
-            while at < stop and last[edges[at]] == owner:
-                seen += lengths[edges[at]]
-                last[edges[at]] = request
-                at += 1
+            at, num_taken = take_group(edges, lengths, last, at, stop, request)
+            seen += num_taken
             if first < num_lookup[request]:
                 owners[count] = owner
                 takers[count] = request
                 firsts[count] = first
                 stops[count] = min(seen, num_lookup[request])
                 count += 1
-        while at < stop:
-            last[edges[at]] = request
-            at += 1
+        take_rest(edges, last, at, stop, request)
     return owners[:count], takers[:count], firsts[:count], stops[:count]
 
 
-@compiled
+@entry
 def _keep_soonest(
     offsets: Ints, takers: Ints, firsts: Ints, stops: Ints, held: Ints, num_blocks: int
 ) -> Integer:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.curve.compiled import compiled
+from sim.curve.compiling import compiled, entry
 from sim.curve.stream import Integer, Ints, References, Sizes
 
 
@@ -69,7 +69,7 @@ def _slot_of(
     return slot
 
 
-@compiled
+@entry
 def _grow(
     blocks: NDArray[np.integer[Any]], offsets: Ints
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
@@ -135,7 +135,7 @@ def _grow(
     return parents[:num_edges], lengths[:num_edges], ends
 
 
-@compiled
+@entry
 def _list_paths(
     parents: NDArray[np.int32], ends: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.curve.compiled import compiled
+from sim.curve.compiling import entry
 from sim.curve.paths import Paths
 from sim.curve.stack import Release
 from sim.curve.stream import Integer, Ints
+from sim.curve.walk import take_group, take_rest
 
 
 class Pool(NamedTuple):
@@ -66,7 +67,7 @@ def replay_blocks(paths: Paths, release: Release, num_blocks: int) -> Pool:
     return Pool(num_blocks, int(hits) * sizes.block_size, int(tokens), int(refused))
 
 
-@compiled
+@entry
 def _replay_paths(
     edges: NDArray[np.int32],
     offsets: Ints,
@@ -102,18 +103,14 @@ def _replay_paths(
         while at < stop and last[edges[at]] >= 0:
             owner = last[edges[at]]
             first = seen
-            while at < stop and last[edges[at]] == owner:
-                seen += lengths[edges[at]]
-                last[edges[at]] = request
-                at += 1
+            at, num_taken = take_group(edges, lengths, last, at, stop, request)
+            seen += num_taken
             found = min(seen, high[owner])
             if found > first:
                 hits += max(np.int64(0), min(found, lookup) - first)
                 num_kept -= found - first
                 low[owner] = found
-        while at < stop:
-            last[edges[at]] = request
-            at += 1
+        take_rest(edges, last, at, stop, request)
         copied = max(np.int64(0), seen - lookup) if keep_copies else np.int64(0)
         # What others keep while this request runs.
         too_many = num_kept + num_held[request] + copied - num_blocks
@@ -132,7 +129,7 @@ def _replay_paths(
     return hits, tokens, refused
 
 
-@compiled
+@entry
 def _replay_blocks(
     edges: NDArray[np.int32],
     offsets: Ints,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.curve.compiled import compiled
+from sim.curve.compiling import compiled, entry
 from sim.curve.paths import Paths, find_paths
 from sim.curve.stream import Integer, Ints, References, Sizes, join_sizes
 
@@ -122,7 +122,7 @@ def _mixed(value: Integer, seed: Integer) -> Integer:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-@compiled
+@entry
 def _draw(
     blocks: NDArray[np.integer[Any]], offsets: Ints, num_lookup: Ints, starts: Ints, seed: int
 ) -> tuple[NDArray[np.integer[Any]], Ints, Ints]:

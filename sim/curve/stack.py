@@ -24,9 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.curve.compiled import compiled
+from sim.curve.compiling import compiled, entry
 from sim.curve.paths import Paths
 from sim.curve.stream import Integer, Ints
+from sim.curve.walk import take_group, take_rest
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def hits_by_capacity(paths: Paths, release: Release, *, keep_copies: bool = Fals
     return Counts(hits[: int(np.searchsorted(hits, hits[-1])) + 1], int(num_repeated))
 
 
-@compiled
+@entry
 def _measure(
     edges: NDArray[np.int32],
     offsets: Ints,
@@ -162,10 +163,8 @@ def _measure(
             # Consecutive edges that one request touched last are one group of blocks.
             owner = last[edges[at]]
             first = seen
-            while at < stop and last[edges[at]] == owner:
-                seen += lengths[edges[at]]
-                last[edges[at]] = request
-                at += 1
+            at, num_taken = take_group(edges, lengths, last, at, stop, request)
+            seen += num_taken
             _settle(shift, peak, size + owner)
             if first < lookup:
                 place = peak[size + owner]
@@ -184,9 +183,7 @@ def _measure(
                     rises[place] += 1
                     rises[place + num_hits] -= 1
             _raise_from(shift, peak, size + owner + 1, seen - first)
-        while at < stop:
-            last[edges[at]] = request
-            at += 1
+        take_rest(edges, last, at, stop, request)
         repeated = max(np.int64(0), seen - lookup)
         num_all_repeated += repeated
         num_seen[request] = seen

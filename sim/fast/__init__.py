@@ -15,6 +15,5 @@ engine      the compiled loop under the event loop
 record      what a run leaves behind, in columns
 allocator   the compiled pool behind the protocol of a policy, to be checked against records
 support     which runs the fast engine can do
-compiling   where compiled code is kept
-process     whose process this is
+compiling   the decorators for what is compiled, see `sim.compiled`
 """

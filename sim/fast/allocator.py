@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.cost import LinearCost
-from sim.fast.compiling import entry
+from sim.fast.compiling import bare_entry
 from sim.fast.keys import KeyRuns
 from sim.fast.pool import admit, free, grow, match_prefix
 from sim.fast.state import NONE, Rules, State, make_state
@@ -21,7 +21,7 @@ from sim.types import BlockUsage, PoolRules, PrefixMatch, Sequence
 _MATCH, _ADMIT, _GROW, _FREE = range(4)
 
 
-@entry
+@bare_entry
 def _operate(rules: Rules, state: State, operation: int, r: int, num_tokens: int) -> int:
     """Do one operation of the pool for sequence ``r``."""
     result: int = 0

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine import EventLoop, Process, Reuse
 from sim.errors import UsageError
-from sim.fast import compiling, kernel
-from sim.fast.keys import key_runs, no_keys
+from sim.fast import kernel
+from sim.fast.keys import column, key_runs, no_keys
 from sim.fast.record import FastRecord
 from sim.fast.state import Rules, State, make_state
 from sim.types import Request
@@ -50,7 +50,7 @@ class FastEngine(EventLoop):
         self._reuse = reuse
         self._record = record
         self._on_done = on_done
-        self._requests: list[Request] = []
+        self._requests: Sequence[Request] = ()
         self._rejections: list[str] = []
         self._index_of: dict[str, int] = {}
         self._order: list[int] = []
@@ -59,9 +59,9 @@ class FastEngine(EventLoop):
 
     def run(self, requests: Iterable[Request]) -> None:
         """Serve ``requests``, which come in order of arrival, to the last one."""
-        self._requests = list(requests)
-        prompt = np.array([r.num_prompt_tokens for r in self._requests], dtype=np.int64)
-        output = np.array([r.num_output_tokens for r in self._requests], dtype=np.int64)
+        self._requests = requests if isinstance(requests, Sequence) else list(requests)
+        prompt = column(self._requests, "num_prompt_tokens")
+        output = column(self._requests, "num_output_tokens")
         computed = prompt + np.maximum(output - 1, 0)
         self._rejections = _rejections(computed, self._rules)
         keyed = computed if self._reuse == "all" else prompt
@@ -71,8 +71,8 @@ class FastEngine(EventLoop):
             else no_keys(len(self._requests))
         )
         self._state = make_state(self._rules, prompt, output, keys)
-        compiling.announce()
         if self._closed_loop:
+            self._requests = list(self._requests)  # each is asked for more than once
             self._index_of = {r.request_id: i for i, r in enumerate(self._requests)}
             first_turns = self._link_turns(self._requests)
             for request_id in self._next_turn:
@@ -83,7 +83,6 @@ class FastEngine(EventLoop):
             self._know_all()
             self._env.process(self._all_steps())
         self._env.run()
-        compiling.finished()
         self._record.take_steps(self._state)
         order = np.array(self._order, dtype=np.int64)
         self._record.finish(self._state, self._requests, self._rejections, order)
@@ -91,7 +90,7 @@ class FastEngine(EventLoop):
     def _know_all(self) -> None:
         """Put every request in the inbox: in an open loop, arrivals depend on nothing."""
         state, engine = self._state, self._state.engine[0]
-        arrivals = np.array([r.arrival_ns for r in self._requests], dtype=np.int64)
+        arrivals = column(self._requests, "arrival_ns")
         # One that is out of order comes when those before it have.
         state.seqs["arrival_ns"] = np.maximum(np.maximum.accumulate(arrivals), 0)
         accepted = [index for index, reason in enumerate(self._rejections) if not reason]
@@ -147,8 +146,7 @@ class FastEngine(EventLoop):
                 self._ended(self._requests[index])
 
     def _advance(self, horizon_ns: int) -> int:
-        with compiling.loading():
-            why: int = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
+        why = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
         if why == kernel.TIME_OVER:
             raise UsageError(
                 "simulated time passes 292 years, the longest that can be told; lower the times "

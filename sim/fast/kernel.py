@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.fast.compiling import compiled, entry
+from sim.fast.compiling import bare_entry, compiled
 from sim.fast.price import TOO_LONG, gpu_ns, saved_context, work_ns
 from sim.fast.state import Rules, State
 from sim.fast.step import complete, schedule, wait
@@ -73,7 +73,7 @@ def _a_turn_follows(state: State) -> bool:
     return num_followed > 0
 
 
-@entry
+@bare_entry
 def advance(rules: Rules, state: State, horizon_ns: int, max_work: int) -> int:
     """Do steps that begin before ``horizon_ns``.
 

@@ -46,6 +46,14 @@ class KeyRuns:
     run_shift: Ints
 
 
+def column(requests: Sequence[Request], name: str) -> Ints:
+    """Lay out a number of each request; whoever keeps requests in columns has it already."""
+    found = getattr(requests, name, None)
+    if found is None:
+        found = [getattr(request, name) for request in requests]
+    return np.asarray(found, dtype=np.int64)
+
+
 def no_keys(num_requests: int) -> KeyRuns:
     """Give the keys of requests none of whose blocks is ever cached."""
     return KeyRuns(
@@ -67,17 +75,31 @@ def key_runs(requests: Sequence[Request], num_tokens: Ints, block_size: int) -> 
     """
     if not requests:
         return no_keys(0)
-    if all(hasattr(request.content, "path") for request in requests):
-        return _from_segments(requests, num_tokens, block_size)
+    paths = _paths_of(requests)
+    if paths is not None:
+        return _from_segments(*paths, num_tokens, block_size)
     return _from_keys(requests, num_tokens, block_size)
 
 
-def _from_segments(requests: Sequence[Request], num_tokens: Ints, block_size: int) -> KeyRuns:
+def _paths_of(requests: Sequence[Request]) -> tuple[Ints, Ints, Ints] | None:
+    """Give segments of each request, bases and ends of all, where contents are such paths."""
+    if hasattr(requests, "paths"):  # they are kept in columns
+        in_columns: tuple[Ints, Ints, Ints] = requests.paths()
+        return in_columns
+    if not all(hasattr(request.content, "path") for request in requests):
+        return None
     paths = [request.content.path() for request in requests]  # type: ignore[attr-defined]
-    num_pieces = np.array([len(bases) for bases, _ in paths], dtype=np.int64)
-    bases = np.fromiter(chain.from_iterable(bases for bases, _ in paths), np.int64)
-    ends = np.fromiter(chain.from_iterable(ends for _, ends in paths), np.int64)
-    of_request = np.repeat(np.arange(len(requests)), num_pieces)
+    return (
+        np.array([len(bases) for bases, _ in paths], dtype=np.int64),
+        np.fromiter(chain.from_iterable(bases for bases, _ in paths), np.int64),
+        np.fromiter(chain.from_iterable(ends for _, ends in paths), np.int64),
+    )
+
+
+def _from_segments(
+    num_pieces: Ints, bases: Ints, ends: Ints, num_tokens: Ints, block_size: int
+) -> KeyRuns:
+    of_request = np.repeat(np.arange(len(num_pieces)), num_pieces)
     begins = np.concatenate(([0], ends[:-1]))
     begins[np.cumsum(num_pieces[:-1])[num_pieces[1:] > 0]] = 0
     # What can be cached may end inside a path.
@@ -92,7 +114,7 @@ def _from_segments(requests: Sequence[Request], num_tokens: Ints, block_size: in
     sizes = np.zeros(int(segment.max()) + 1 if len(segment) else 0, dtype=np.int64)
     np.maximum.at(sizes, segment, stops - starts)
     first_numbers = np.cumsum(sizes) - sizes
-    num_runs = np.bincount(of_request[holds_any], minlength=len(requests))
+    num_runs = np.bincount(of_request[holds_any], minlength=len(num_pieces))
     return KeyRuns(
         int(sizes.sum()),
         num_tokens // block_size,

@@ -35,7 +35,7 @@ class FastRecord:
         self.gpu_ns = 0
         self.overhead_ns = 0
         self._rows: list[Ints] = []
-        self._served: list[Request] = []
+        self._served: Sequence[Request] = ()
         self._requests = RequestColumns([], [], *(np.zeros(0, dtype=np.int64) for _ in range(8)))
 
     def take_steps(self, state: State) -> None:
@@ -66,9 +66,17 @@ class FastRecord:
             setattr(self, name, int(engine[name]))
         seqs = state.seqs[order]
         indices = order.tolist()
-        self._served = [requests[index] for index in indices if not rejections[index]]
+        ids = getattr(requests, "request_ids", None)  # of whoever keeps requests in columns
+        if ids is None:
+            ids = [request.request_id for request in requests]
+        in_order = indices == list(range(len(requests))) and not any(rejections)
+        self._served = (
+            requests
+            if in_order
+            else [requests[index] for index in indices if not rejections[index]]
+        )
         self._requests = RequestColumns(
-            request_id=[requests[index].request_id for index in indices],
+            request_id=[ids[index] for index in indices],
             rejection=[rejections[index] for index in indices],
             num_prompt_tokens=seqs["num_prompt_tokens"].copy(),
             num_output_tokens=seqs["num_total_tokens"] - seqs["num_prompt_tokens"],
@@ -80,7 +88,7 @@ class FastRecord:
             finished_ns=seqs["finished_ns"].copy(),
         )
 
-    def served(self) -> list[Request]:
+    def served(self) -> Sequence[Request]:
         """List the requests that were not rejected, in order of arrival."""
         return self._served
 

@@ -1,0 +1,263 @@
+"""Many rows at a time, columns and compiled code: as the plain code has it, row by row."""
+
+import json
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import workloads.batches as batches_module
+from sim.errors import UsageError
+from workloads import check_trace, load, segment_rows, shared_prefix_tokens, structure
+from workloads.batches import columns
+from workloads.column import Column
+from workloads.mooncake import MooncakeReader
+from workloads.requests import Requests
+from workloads.tree import Names, PrefixTree, num_repeated
+
+BIG = 2**63
+odd_numbers = st.sampled_from(
+    ["-1", "0", "1.5", "2.0", "1e3", "-0", "NaN", "1e400", "true", "null", '"7"', "[]", "{}"]
+    + [str(n) for n in (2**31 - 1, 2**31, 2**53 + 1, BIG - 1, BIG, 2 * BIG, 10**30)]
+)
+plain_rows = st.builds(
+    lambda stamp, ids, output, cut: (
+        f'{{"timestamp": {stamp}, "input_length": {max(4 * len(ids) - cut, 1)},'
+        f' "output_length": {output}, "hash_ids": {json.dumps(ids)}}}'
+    ),
+    st.one_of(st.integers(0, 10**6), st.floats(0, 10**6)),
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+turns = st.builds(
+    lambda row, session: f'{row[:-1]}, "session_id": {session}}}', plain_rows, st.integers(0, 2)
+)
+odd_rows = st.one_of(
+    st.builds(
+        lambda field, value, extra: (
+            '{"timestamp": 5, "input_length": 4, "output_length": 1, "hash_ids": [1]'
+            f', "{field}": {value}{extra}}}'
+        ),
+        st.sampled_from(
+            ["timestamp", "input_length", "output_length", "hash_ids", "lora_id", "type",
+             "created_time", "request_id", "session_id", "delay", "x"]
+        ),
+        odd_numbers,
+        st.sampled_from(["", ', "turn": 1', ', "cache_salt": "a"']),
+    ),
+    st.builds(
+        lambda value: (
+            f'{{"timestamp": 5, "input_length": 8, "output_length": 1, "hash_ids": [1, {value}]}}'
+        ),
+        odd_numbers,
+    ),
+    st.sampled_from(
+        ["", " ", "{", "[1]", "7", '{"a": 1}, {"b": 2}', '{"timestamp": 1}', "<html>",
+         '{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}',
+         '{"timestamp": 1, "input_length": 4, "output_length": 1, "hash_ids": ["\\ud800"]}']
+    ),
+)  # fmt: skip
+row_lists = st.lists(st.one_of(plain_rows, plain_rows, odd_rows), min_size=1, max_size=30)
+
+
+def told(workload):
+    """Everything that a reader makes of a trace."""
+    return (
+        [
+            (
+                r.request_id,
+                r.arrival_ns,
+                r.num_prompt_tokens,
+                r.num_output_tokens,
+                r.session_id,
+                r.think_ns,
+                *r.content.path(),
+            )
+            for r in workload.requests
+        ],
+        workload.warnings,
+        workload.notes,
+        workload.num_skipped,
+        workload.digest,
+    )
+
+
+def read_all(path, **options):
+    """Read a trace in every mode; errors are told too."""
+    found = []
+    for lenient in (False, True):
+        try:
+            found.append(
+                told(load(path, format_name="mooncake", trace_block_size=4, lenient=lenient,
+                          **options))
+            )  # fmt: skip
+        except UsageError as error:
+            found.append(str(error))
+    checked = check_trace(path, "mooncake", trace_block_size=4)
+    found.append(checked.problems)
+    found.append(checked.workload and told(checked.workload))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=row_lists, size=st.integers(1, 9), wanted=st.one_of(st.none(), st.integers(1, 20)))
+def test_batches_read_what_single_rows_read(rows, size, wanted, tmp_path_factory):
+    path = tmp_path_factory.mktemp("batches") / "trace.jsonl"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches_module, "NUM_LINES", size)
+        in_batches = read_all(path, num_requests=wanted)
+        patch.setattr(MooncakeReader, "has_plain_rows", False)
+        assert read_all(path, num_requests=wanted) == in_batches
+
+
+def test_plain_rows_become_columns():
+    found = columns(
+        [
+            b'{"timestamp": 1.5, "input_length": 5, "output_length": 0, "hash_ids": [7, 9]}',
+            b'{"timestamp": 3, "input_length": 4, "output_length": 2, "hash_ids": [7], "turn": 1}',
+        ],
+        unit=4,
+        unit_ns=10**6,
+    )
+    assert found.arrival_ns.tolist() == [1_500_000, 3_000_000]
+    assert found.num_prompt_tokens.tolist() == [5, 4]
+    assert found.num_output_tokens.tolist() == [0, 2]
+    assert found.num_ids.tolist() == [2, 1]
+    assert found.ids.tolist() == [7, 9, 7]
+    assert found.has_fractions
+
+
+@pytest.mark.parametrize("stamp", ["0.1", "1e-9", "123456.789", "1698765432123.25", "27482"])
+@pytest.mark.parametrize("unit_ns", [1, 10**3, 10**6])
+def test_time_stamps_are_rounded_as_single_ones_are(stamp, unit_ns):
+    from workloads.fields import time_ns  # noqa: PLC0415
+
+    row = f'{{"timestamp": {stamp}, "input_length": 1, "output_length": 1, "hash_ids": [1]}}'
+    found = columns([row.encode()], unit=512, unit_ns=unit_ns)
+    assert found.arrival_ns[0] == time_ns("timestamp", json.loads(stamp), unit_ns)
+
+
+streams = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from([0, 0, 1, 2, -(2**63)]), min_size=1, max_size=9),
+        st.integers(0, 3),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(all_streams=st.lists(streams, min_size=1, max_size=6), compile_from=st.integers(1, 20))
+def test_compiled_tree_is_the_plain_one(all_streams, compile_from):
+    told_by = []
+    for number in (10**9, compile_from):
+        names = Names()
+        tree = PrefixTree(names, 4, compile_from=number)
+        root = tree.root()
+        found = []
+        for some in all_streams:
+            ids = np.array([one for ids, _, _ in some for one in ids], dtype=np.int64)
+            paths = tree.insert_many(
+                ids,
+                np.array([len(ids) for ids, _, _ in some]),
+                root,
+                num_prompt_tokens=np.array([4 * len(ids) - cut for ids, cut, _ in some]),
+                num_output_tokens=np.array([output for _, _, output in some]),
+            )
+            found.append((paths.counts.tolist(), paths.bases.tolist(), paths.ends.tolist()))
+            found.append(tree.insert(ids, root))
+            found.append((names.next, tree.num_ids_after_several_prefixes()))
+        told_by.append(found)
+    assert told_by[0] == told_by[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.one_of(plain_rows, turns), min_size=1, max_size=30),
+    at_once=st.sampled_from([2, 7, 1000]),
+)
+def test_columns_share_what_requests_share(rows, at_once, tmp_path_factory):
+    path = tmp_path_factory.mktemp("columns") / "trace.jsonl"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    requests = load(path, format_name="mooncake", trace_block_size=4, turns="cumulative").requests
+    assert isinstance(requests, Requests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_rows, "AT_ONCE", at_once)
+        patch.setattr(structure, "_WORTH_COMPILED_CODE", 0)
+        for outputs in (False, True):
+            found = shared_prefix_tokens(requests, outputs=outputs)
+            plainly = shared_prefix_tokens(tuple(requests), outputs=outputs)
+            assert found.tolist() == plainly.tolist()
+        assert structure_of(requests) == structure_of(tuple(requests))
+
+
+def structure_of(requests):
+    """What `describe` asks of the tree, in an order that both ways have."""
+    found, shape = structure.sharing(requests), structure.tree_shape(requests)
+    return (
+        [getattr(found, field.name).tolist() for field in fields(found)],
+        sorted(shape.fan_out.tolist()),
+        shape.depth.tolist(),
+        [structure.popularity(requests, length).tolist() for length in (1, 4, 7)],
+    )
+
+
+def test_a_column_that_grows_large_lies_in_a_file_and_says_the_same():
+    small, large = Column(), Column(large=1 << 14)
+    for column in (small, large):
+        column.extend(np.arange(3000, dtype=np.int64))
+        column.extend([7, 8])
+        column.append(-5)
+        column[0] = 42
+    assert small.array.tolist() == large.array.tolist()
+    assert (len(large), large[0], large[-1], large[3001]) == (3003, 42, -5, 8)
+    before = large.array
+    large.reserve(100_000)[3003] = 6
+    large.fill_to(3004)
+    assert large.array.tolist() == [*small.array.tolist(), 6]
+    assert before.tolist() == small.array.tolist()
+
+
+def test_a_folder_without_room_is_named(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("workloads.column._allocate", full)
+    with pytest.raises(UsageError, match=r"No space left on device.*TMPDIR"):
+        Column(large=1).reserve(5000)
+
+
+@pytest.mark.parametrize("at_once", [3, 10**6])
+def test_repeated_numbers_are_counted_in_parts_too(at_once, monkeypatch):
+    monkeypatch.setattr("workloads.tree.AT_ONCE", at_once)
+    ids = np.array([5, -1, 5, 2**62, 7, -1, 5, 2**62 + 1, 9], dtype=np.int64)
+    assert num_repeated(ids) == 2
+    assert num_repeated(ids[:0]) == 0
+
+
+def test_requests_are_a_sequence(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(
+        '{"timestamp": 9, "input_length": 4, "output_length": 1, "hash_ids": [1]}\n'
+        '{"timestamp": 2, "input_length": 3, "output_length": 0, "hash_ids": [2],'
+        ' "session_id": "s"}\n'
+        '{"timestamp": 4, "input_length": 3, "output_length": 2, "hash_ids": [1],'
+        ' "session_id": "s", "delay": 3}\n'
+    )
+    requests = load(path, trace_block_size=4).requests
+    assert [r.request_id for r in requests] == ["1", "2", "0"]
+    assert [r.arrival_ns for r in requests] == [0, 2_000_000, 7_000_000]
+    assert [r.session_id for r in requests] == ["s", "s", None]
+    assert [r.think_ns for r in requests] == [None, 3_000_000, None]
+    assert requests[-1].request_id == "0"
+    assert [r.request_id for r in requests[1:]] == ["2", "0"]
+    assert [r.num_prompt_tokens for r in requests[::-1]] == [4, 3, 3]
+    assert [r.num_kv_tokens for r in requests] == requests.num_kv_tokens.tolist()
+    with pytest.raises(IndexError):
+        requests[3]

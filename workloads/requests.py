@@ -1,0 +1,166 @@
+"""Requests in columns: a sequence that makes a `Request` when it is asked for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+
+from sim.types import Request
+from workloads.content import Ints, Segments
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Requests(Sequence[Request]):
+    """Requests of a trace, a few numbers each.
+
+    Two requests made of one row are alike, but not the same object. Every array has the shape
+    ``(requests,)`` unless said otherwise.
+
+    Attributes
+    ----------
+    arrival_ns, num_prompt_tokens, num_output_tokens
+        See `Request`.
+    first_segment, num_segments
+        Where the path of each begins among ``bases`` and ``ends``, and its segments.
+    bases, ends
+        Of the segments of all paths, shape ``(segments,)``; see `Segments`.
+    numbers
+        What names the requests that have no id; None for their places.
+    ids
+        Names, where any request has one.
+    sessions
+        Where there are any: the number of each one's session, -1 for none; and their names.
+    think_ns
+        Where any is known; -1 for none.
+    """
+
+    arrival_ns: Ints
+    num_prompt_tokens: Ints
+    num_output_tokens: Ints
+    first_segment: Ints
+    num_segments: Ints
+    bases: Ints
+    ends: Ints
+    numbers: Ints | None = None
+    ids: Sequence[str] | None = None
+    sessions: tuple[Ints, Sequence[str]] | None = None
+    think_ns: Ints | None = None
+
+    @property
+    def num_kv_tokens(self) -> Ints:
+        """Tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
+        return self.num_prompt_tokens + np.maximum(self.num_output_tokens - 1, 0)
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> Requests: ...
+    def __getitem__(self, index: int | slice) -> Request | Requests:
+        if isinstance(index, slice):
+            return self.take(index)
+        first = int(self.first_segment[index])
+        stop = first + int(self.num_segments[index])
+        session = think_ns = None
+        if self.sessions is not None and (number := self.sessions[0][index]) >= 0:
+            session = self.sessions[1][number]
+        if self.think_ns is not None and self.think_ns[index] >= 0:
+            think_ns = int(self.think_ns[index])
+        return Request(
+            request_id=self._name(index),
+            arrival_ns=int(self.arrival_ns[index]),
+            content=Segments(self.bases[first:stop], self.ends[first:stop]),
+            num_prompt_tokens=int(self.num_prompt_tokens[index]),
+            num_output_tokens=int(self.num_output_tokens[index]),
+            session_id=session,
+            think_ns=think_ns,
+        )
+
+    def __iter__(self) -> Iterator[Request]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def _name(self, index: int) -> str:
+        if self.ids is not None:
+            return self.ids[index]
+        if self.numbers is not None:
+            return str(int(self.numbers[index]))
+        return str(index if index >= 0 else index + len(self))
+
+    @property
+    def request_ids(self) -> list[str]:
+        """Names of all, as each request has it."""
+        if self.ids is not None:
+            return list(self.ids)
+        numbers = range(len(self)) if self.numbers is None else self.numbers.tolist()
+        return list(map(str, numbers))
+
+    def paths(self) -> tuple[Ints, Ints, Ints]:
+        """Give the paths of all: how many segments each has, and bases and ends of all of them."""
+        counts = self.num_segments
+        firsts = np.cumsum(counts) - counts
+        if np.array_equal(self.first_segment, firsts):
+            stop = int(counts.sum())
+            return counts, self.bases[:stop], self.ends[:stop]
+        places = np.arange(int(counts.sum())) + np.repeat(self.first_segment - firsts, counts)
+        return counts, self.bases[places], self.ends[places]
+
+    def take(self, which: slice | Ints) -> Requests:
+        """Give some requests, or all in another order; paths are shared with these."""
+        indices = range(len(self))[which] if isinstance(which, slice) else which.tolist()
+        numbers = self.numbers
+        if numbers is None and self.ids is None:
+            numbers = np.arange(len(self), dtype=np.int64)
+        sessions = self.sessions
+        return Requests(
+            self.arrival_ns[which],
+            self.num_prompt_tokens[which],
+            self.num_output_tokens[which],
+            self.first_segment[which],
+            self.num_segments[which],
+            self.bases,
+            self.ends,
+            numbers if numbers is None else numbers[which],
+            self.ids if self.ids is None else [self.ids[index] for index in indices],
+            sessions if sessions is None else (sessions[0][which], sessions[1]),
+            self.think_ns if self.think_ns is None else self.think_ns[which],
+        )
+
+    def at(self, arrival_ns: Ints) -> Requests:
+        """Give the same requests with other arrivals, in the order in which they stand."""
+        return replace(self, arrival_ns=arrival_ns)
+
+
+def prompt_tokens(requests: Sequence[Request]) -> Ints:
+    """Lay out the lengths of prompts, shape ``(requests,)``."""
+    if isinstance(requests, Requests):
+        return requests.num_prompt_tokens
+    return np.array([request.num_prompt_tokens for request in requests], dtype=np.int64)
+
+
+def output_tokens(requests: Sequence[Request]) -> Ints:
+    """Lay out the lengths of answers, shape ``(requests,)``."""
+    if isinstance(requests, Requests):
+        return requests.num_output_tokens
+    return np.array([request.num_output_tokens for request in requests], dtype=np.int64)
+
+
+def arrivals_ns(requests: Sequence[Request]) -> Ints:
+    """Lay out the arrivals, shape ``(requests,)``."""
+    if isinstance(requests, Requests):
+        return requests.arrival_ns
+    return np.array([request.arrival_ns for request in requests], dtype=np.int64)
+
+
+def num_sessions(requests: Sequence[Request]) -> int:
+    """Count the different sessions."""
+    if isinstance(requests, Requests):
+        if requests.sessions is None:
+            return 0
+        return int((np.unique(requests.sessions[0]) >= 0).sum())
+    return len({request.session_id for request in requests} - {None})
