@@ -1,4 +1,7 @@
-"""``python -m benchmarks [TRACE]``: ours beside peers; ``--growth``: how the time grows."""
+"""``python -m benchmarks [TRACE]``: ours beside peers; ``--growth``: how the time grows.
+
+``--reading``: how long reading takes beside ``json.loads``, and the memory of large traces.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import beside_peers, growth
+from benchmarks import beside_peers, growth, reading
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,16 +29,21 @@ def main() -> None:
         "--peers", type=Path, default=ROOT / ".peers", help="environments of the peers"
     )
     parser.add_argument("--growth", action="store_true", help="how the time grows, instead")
+    parser.add_argument("--reading", action="store_true", help="reading and memory, instead")
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="rows that --reading makes up (default: 10^6)"
+    )
     args = parser.parse_args()
     if not args.trace.is_file():
         parser.error(f"{args.trace} is not there; name a Mooncake trace.")
     if args.runs < 1:
         parser.error("--runs must be at least 1.")
-    lines = (
-        growth.grow(args.trace, args.runs)
-        if args.growth
-        else beside_peers.compare(args.trace, args.peers, args.runs)
-    )
+    if args.growth:
+        lines = growth.grow(args.trace, args.runs)
+    elif args.reading:
+        lines = reading.read(args.trace, args.rows, args.runs)
+    else:
+        lines = beside_peers.compare(args.trace, args.peers, args.runs)
     for line in lines:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

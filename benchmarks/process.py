@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -23,10 +23,18 @@ class Measured:
     printed: dict[str, Any]
 
 
-def run(command: Sequence[str]) -> Measured:
-    """Run a command that prints one JSON object; stop the benchmark if it fails."""
+def run(command: Sequence[str], before: Callable[[], None] | None = None) -> Measured:
+    """Run a command that prints one JSON object; stop the benchmark if it fails.
+
+    ``before`` is called in the new process, to limit it.
+    """
     started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=before,  # noqa: PLW1509 - there are no threads
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         text = process.stdout.read().decode()
