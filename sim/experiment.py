@@ -19,7 +19,7 @@ from sim.cost import load_cost
 from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
-from sim.identity import digests, file_digest, name_of
+from sim.identity import digests, file_stamp, name_of
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -91,7 +91,7 @@ def load_workload(config: RunConfig) -> Workload:
     """Load the workload of a configuration, as recorded or generated."""
     return _load_workload(
         config.workload,
-        "" if config.workload in GENERATORS else file_digest(config.workload),
+        "" if config.workload in GENERATORS else file_stamp(config.workload),
         config.workload_args,
         config.seed if config.workload in GENERATORS else 0,
         num_requests=config.num_requests,
@@ -137,7 +137,7 @@ def _unless_auto(value: str) -> str | None:
 @lru_cache(maxsize=2)
 def _load_workload(
     source: str,
-    digest: str,
+    stamp: str,
     args: Args,
     seed: int,
     **options: Any,  # noqa: ANN401
