@@ -291,7 +291,7 @@ def num_repeated(ids: Ints) -> int:
     for number in range(num_parts):
         some = [
             ids[piece] if num_parts == 1 else ids[piece][of_part(ids[piece], number, num_parts)]
-            for piece in pieces(len(ids))
+            for piece in pieces(len(ids), 1 << 18)
         ]
         part = np.concatenate(some)
         del some
