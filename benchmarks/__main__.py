@@ -1,4 +1,8 @@
-"""``python -m benchmarks [TRACE]``: ours beside peers; ``--growth``, ``--sweep``: see there."""
+"""``python -m benchmarks [TRACE]``: ours beside peers; or one of these instead.
+
+``--growth``: how the time grows. ``--sweep``: 100 points on one process and on two. ``--reading``:
+how long reading takes beside ``json.loads``, and the memory of large traces.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import beside_peers, growth, sweep
+from benchmarks import beside_peers, growth, reading, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,6 +33,10 @@ def main() -> None:
     parser.add_argument(
         "--sweep", action="store_true", help="100 points on one process and on two, instead"
     )
+    parser.add_argument("--reading", action="store_true", help="reading and memory, instead")
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, help="rows that --reading makes up (default: 10^6)"
+    )
     args = parser.parse_args()
     if not args.trace.is_file():
         parser.error(f"{args.trace} is not there; name a Mooncake trace.")
@@ -38,6 +46,8 @@ def main() -> None:
         lines = growth.grow(args.trace, args.runs)
     elif args.sweep:
         lines = sweep.one_and_two(args.trace, args.runs)
+    elif args.reading:
+        lines = reading.read(args.trace, args.rows, args.runs)
     else:
         lines = beside_peers.compare(args.trace, args.peers, args.runs)
     for line in lines:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -26,11 +26,18 @@ class Measured:
     printed: dict[str, Any]
 
 
-def run(command: Sequence[str]) -> Measured:
-    """Run a command, which may print one JSON object; stop the benchmark if it fails."""
+def run(command: Sequence[str], before: Callable[[], None] | None = None) -> Measured:
+    """Run a command, which may print one JSON object; stop the benchmark if it fails.
+
+    ``before`` is called in the new process, to limit it.
+    """
     started = time.perf_counter()
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_ENVIRONMENT
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=_ENVIRONMENT,
+        preexec_fn=before,  # noqa: PLW1509 - there are no threads
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -19,7 +19,7 @@ from sim.cost import load_cost
 from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
-from sim.identity import digests, file_digest, name_of
+from sim.identity import digests, file_stamp, name_of
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
@@ -151,7 +151,7 @@ def workload_key(config: RunConfig) -> WorkloadKey:
     """Gather what decides the workload: equal for configurations that share it."""
     return (
         config.workload,
-        "" if config.workload in GENERATORS else file_digest(config.workload),
+        "" if config.workload in GENERATORS else file_stamp(config.workload),
         config.workload_args,
         config.seed if _draws(config) else 0,
         (
@@ -206,7 +206,7 @@ def _unless_auto(value: str) -> str | None:
 @lru_cache(maxsize=2)
 def _load_workload(
     source: str,
-    digest: str,
+    stamp: str,
     args: Args,
     seed: int,
     **options: Any,  # noqa: ANN401

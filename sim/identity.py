@@ -104,6 +104,18 @@ def file_digest(value: str | None) -> str:
     return _digest_of(str(path.resolve()), status.st_size, status.st_mtime_ns)
 
 
+def file_stamp(value: str) -> str:
+    """Tell a file from what it was before without reading it; by its digest where it is none.
+
+    Looking at a few rows of a large trace must not take reading all of it.
+    """
+    path = Path(value)
+    if not path.is_file():
+        return file_digest(value)
+    status = path.stat()
+    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+
+
 @lru_cache(maxsize=256)
 def _digest_of(path: str, size: int, mtime_ns: int) -> str:
     """Read a file once for all points of a sweep; size and time of change tell that it is new."""

@@ -1,7 +1,11 @@
 """Many rows at a time, columns and compiled code: as the plain code has it, row by row."""
 
+import gzip
 import json
+import subprocess
+import sys
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 
 import workloads.batches as batches_module
 from sim.errors import UsageError
-from workloads import check_trace, load, segment_rows, shared_prefix_tokens, structure
+from workloads import check_trace, describe, load, segment_rows, shared_prefix_tokens, structure
 from workloads.batches import columns
 from workloads.column import Column
 from workloads.mooncake import MooncakeReader
@@ -261,3 +265,66 @@ def test_requests_are_a_sequence(tmp_path):
     assert [r.num_kv_tokens for r in requests] == requests.num_kv_tokens.tolist()
     with pytest.raises(IndexError):
         requests[3]
+
+
+@pytest.mark.parametrize("compile_from", [1, 10**9])
+def test_a_trace_in_files_reads_the_same(compile_from, tmp_path, monkeypatch):
+    path = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": n, "input_length": 12, "output_length": n % 3, "hash_ids": [n % 7, n % 50, n]}
+        for n in range(3000)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    in_memory = load(path, trace_block_size=4)
+    monkeypatch.setattr("workloads.column.LARGE", 1)
+    monkeypatch.setattr(
+        "workloads.mooncake.PrefixTree", partial(PrefixTree, compile_from=compile_from)
+    )
+    in_files = load(path, trace_block_size=4)
+    assert told(in_files) == told(in_memory)
+    assert describe(in_files, 4) == describe(in_memory, 4)
+
+
+_EXTEND = """
+import resource
+import numpy as np
+from workloads.column import Column
+used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+limit = used + (48 << 20)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+column = Column({large})
+for _ in range(96):
+    column.extend(np.ones(1 << 17, dtype=np.int64))
+print(sum(int(column.array[first : first + 1000].sum()) for first in range(0, len(column), 1000)))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits are told otherwise")
+@pytest.mark.parametrize(("large", "fits"), [(1 << 20, True), (1 << 40, False)])
+def test_a_large_column_takes_no_memory_of_its_own(large, fits):
+    """96 MiB of numbers where 48 MiB of memory are left."""
+    done = subprocess.run(
+        [sys.executable, "-c", _EXTEND.format(large=large)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == fits, done.stderr
+    assert done.stdout.strip() == (str(96 << 17) if fits else "")
+    assert fits or "MemoryError" in done.stderr
+
+
+@pytest.mark.parametrize("packing", [bytes, gzip.compress])
+def test_reading_stops_where_enough_was_read(packing, tmp_path):
+    """What follows the last row that is wanted is broken, and is not even looked at."""
+    rng = np.random.default_rng(1)
+    rows = "".join(
+        f'{{"timestamp": 1, "input_length": 4, "output_length": 1, "hash_ids": [{name}]}}\n'
+        for name in rng.integers(0, 2**62, 20_000).tolist()
+    )
+    path = tmp_path / "trace"
+    path.write_bytes(packing(rows.encode())[:-20_000] + b"broken")
+    workload = load(path, trace_block_size=4, num_requests=600)
+    assert len(workload.requests) == 600
+    with pytest.raises(UsageError):
+        load(path, trace_block_size=4)

@@ -19,7 +19,7 @@ from sim.errors import UsageError
 
 Ints = NDArray[np.int64]
 
-LARGE = 64 << 20
+LARGE = 4 << 20
 """Bytes from which on a column lies in a file."""
 
 _SMALL = 1 << 10

@@ -20,7 +20,7 @@ from workloads.requests import Requests
 Flags = NDArray[np.bool_]
 
 ROOT = -1
-AT_ONCE = 1 << 22
+AT_ONCE = 1 << 21
 """Segments that are sorted at a time."""
 
 

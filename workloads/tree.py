@@ -291,9 +291,14 @@ def num_repeated(ids: Ints) -> int:
     for number in range(num_parts):
         some = [
             ids[piece] if num_parts == 1 else ids[piece][of_part(ids[piece], number, num_parts)]
-            for piece in pieces(len(ids))
+            for piece in pieces(len(ids), 1 << 18)
         ]
-        count += int((np.unique(np.concatenate(some), return_counts=True)[1] > 1).sum())
+        part = np.concatenate(some)
+        del some
+        part.sort()
+        again = part[1:] == part[:-1]
+        # A number counts where it is met again for the first time.
+        count += int(again[:1].sum()) + int((again[1:] & ~again[:-1]).sum())
     return count
 
 
