@@ -22,7 +22,7 @@ from workloads.content import cut
 from workloads.fields import RowError, num_tokens, show, text, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, with_tail
+from workloads.tree import PrefixTree, with_answer
 from workloads.turns import Turns, stated_form
 from workloads.within_blocks import FinerSharing
 from workloads.workload import Workload
@@ -96,7 +96,7 @@ class MooncakeReader:
             self._finer.expect(root)
         path = Path(*self._tree.insert(ids, root))
         bases, ends = cut(path.bases, path.ends, num_prompt_tokens)
-        content = with_tail(bases, ends, num_prompt_tokens + num_output_tokens, intake.names)
+        content = with_answer(bases, ends, num_prompt_tokens, num_output_tokens, intake.names)
         index = intake.add(
             line,
             content,

@@ -385,3 +385,13 @@ def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) 
     # One array for both: a trace holds a million of these.
     both = np.array(bases + ends, dtype=np.int64)
     return Segments(both[: len(bases)], both[len(bases) :])
+
+
+def with_answer(
+    bases: list[int], ends: list[int], num_prompt_tokens: int, num_output_tokens: int, names: Names
+) -> Segments:
+    """Make a path a prompt, and let it go on with an answer that nobody else has."""
+    prompt = with_tail(bases, ends, num_prompt_tokens, names)
+    if not num_output_tokens:
+        return prompt
+    return with_tail(*prompt.path(), num_prompt_tokens + num_output_tokens, names)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from workloads.content import cut
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, with_tail
+from workloads.tree import PrefixTree, with_answer, with_tail
 
 Form = Literal["cumulative", "delta"]
 """Whether a later turn's row holds the whole prompt, or only what is new."""
@@ -193,9 +193,11 @@ class Turns:
         num_ids = -(-num_named // self._unit)
         ids = self._tree.ids_of(own.bases, own.ends, num_ids)
         bases, ends = self._tree.extend(history.bases, history.ends, ids)
-        content = with_tail(
-            *cut(bases, ends, start + num_named),
-            start + num_prompt_tokens + num_output_tokens,
-            intake.names,
-        )
+        bases, ends = cut(bases, ends, start + num_named)
+        if self._answer_is_known[turn]:
+            content = with_tail(bases, ends, start + num_named, intake.names)
+        else:
+            content = with_answer(
+                bases, ends, start + num_prompt_tokens, num_output_tokens, intake.names
+            )
         intake.replace(index, content, start + num_prompt_tokens)

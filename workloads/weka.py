@@ -16,7 +16,7 @@ from workloads.content import cut
 from workloads.fields import MAX_NS, RowError, num_tokens, show, text, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake
-from workloads.tree import PrefixTree, with_tail
+from workloads.tree import PrefixTree, with_answer
 from workloads.turns import Turns
 
 _DEEPEST = 50
@@ -111,7 +111,7 @@ class WekaReader:
         bases, ends = cut(bases, ends, num_prompt_tokens)
         index = intake.add(
             place,
-            with_tail(bases, ends, num_prompt_tokens + num_output_tokens, intake.names),
+            with_answer(bases, ends, num_prompt_tokens, num_output_tokens, intake.names),
             num_prompt_tokens,
             arrival_ns=arrival_ns,
             session_id=agent,

@@ -144,9 +144,8 @@ class FinerNames:
         start = block.start
         num_in_prompt = min(block.num_tokens, prompt.num_tokens - start)
         if start < prompt.num_system_tokens and num_in_prompt > 0:
-            # What goes on behind the prompt is its own.
-            most = self.block_size if num_in_prompt == block.num_tokens else num_in_prompt
-            head = [(prompt.system + start, min(prompt.num_system_tokens - start, most))]
+            num_system_tokens = min(prompt.num_system_tokens - start, self.block_size)
+            head = [(prompt.system + start, num_system_tokens)]
         elif self._can_continue(prompt, start):
             head = self._continued(prompt.continues, block.after, num_in_prompt)
         num_shared = sum(length for _, length in head)
