@@ -78,6 +78,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def commands() -> str:
     """Describe every command and its options, from the command line itself."""
+    from sim.cli import make_app  # noqa: PLC0415 - of the working tree
+
     parts: list[str] = []
 
     def describe(name: str, command: Any) -> None:  # noqa: ANN401 - typer does not name the type

@@ -83,6 +83,24 @@ class CompiledTree:
         """Ids of all segments."""
         return self._pool.array
 
+    @property
+    def lengths(self) -> Ints:
+        """Of each segment, ids."""
+        return self._segments[1].array
+
+    @property
+    def bases(self) -> Ints:
+        """First name of each segment, ascending."""
+        return self._segments[2].array
+
+    def segment_of(self, name: int) -> tuple[int, int, int]:
+        """Give base, place among all ids and length of the last segment that begins by a name."""
+        segment = int(np.searchsorted(self.bases, name, side="right")) - 1
+        if segment < 0:
+            return name, 0, 0
+        starts, lengths, bases, _ = self._segments
+        return bases[segment], starts[segment], lengths[segment]
+
     def insert(self, ids: Ints, root: int) -> tuple[list[int], list[int]]:
         """Follow a stream from a root and add what is new; see `PrefixTree.insert`."""
         room = self._room(1, len(ids))

@@ -28,15 +28,22 @@ class Segments:
         next base then always follows that many of its tokens. Names ascend along a path.
     ends
         Position after each segment, ascending, shape ``(k,)``; may be shared by many requests.
+
+    Attributes
+    ----------
+    as_read
+        The path by the ids of the row alone, where a later turn told more of the stream; else None.
     """
 
-    __slots__ = ("bases", "ends", "num_tokens")
+    __slots__ = ("as_read", "bases", "ends", "num_tokens")
     num_tokens: int
+    as_read: Segments | None
 
     def __init__(self, bases: Ints, ends: Ints) -> None:
         self.bases = bases
         self.ends = ends
         self.num_tokens = int(ends[-1]) if len(ends) else 0
+        self.as_read = None
 
     def names(self, positions: Ints) -> Ints:
         """Name the prefixes that end with these positions, which ascend from 0 up."""

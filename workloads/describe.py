@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workloads.identity_blocks import identity_blocks
 from workloads.requests import arrivals_ns, num_sessions, output_tokens, prompt_tokens
 from workloads.reuse import Ints, cached_tokens, shared_prefix_tokens
 from workloads.structure import Sharing, popularity, sharing, tree_shape
@@ -149,22 +150,18 @@ def _sharing(workload: Workload, prompts: Ints, block_size: int) -> Mapping[str,
     if not workload.has_prefix_info:
         return dict.fromkeys(_SHARING)
     shared = shared_prefix_tokens(workload.requests)
-    identity = workload.identity_block_size
+    by_ids = identity_blocks(workload.requests, workload.identity_block_size)
     num_prompt_blocks = int((prompts // block_size).sum())
-    num_identity_blocks = -(-prompts // identity)
-    num_shared_identity_blocks = -(-shared // identity)
     engine = cached_tokens(prompts, shared, block_size)
     whole = shared // block_size * block_size
     found = sharing(workload.requests)
-    partial = np.minimum(num_shared_identity_blocks * identity, prompts)
+    partial = by_ids.num_hit_tokens
     half = len(prompts) // 2
     return {
         "num_distinct_prompt_blocks": num_prompt_blocks - int((shared // block_size).sum()),
-        "num_identity_blocks": int(num_identity_blocks.sum()),
-        "num_distinct_identity_blocks": int(
-            (num_identity_blocks - num_shared_identity_blocks).sum()
-        ),
-        "identity_block_hit_rate": _share(num_shared_identity_blocks, num_identity_blocks),
+        "num_identity_blocks": int(by_ids.num_blocks.sum()),
+        "num_distinct_identity_blocks": int((by_ids.num_blocks - by_ids.num_hit_blocks).sum()),
+        "identity_block_hit_rate": _share(by_ids.num_hit_blocks, by_ids.num_blocks),
         "working_set_tokens": workload.num_distinct_prompt_tokens,
         "infinite_hit_rate": _share(engine, prompts),
         "infinite_hit_rate_with_outputs": _share(

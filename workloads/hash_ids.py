@@ -1,16 +1,11 @@
-"""Prompts that a trace names block by block, with the turns of their sessions."""
+"""Ids of any width, or texts, in 64 bits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from sim.errors import UsageError
-from workloads.content import Ints, cut
+from workloads.content import Ints
 from workloads.fields import RowError, show
-from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, with_tail
 
 
 class IdReader:
@@ -56,120 +51,3 @@ class IdReader:
                 " least 0"
             )
         return -1 - self._odd.setdefault(value, len(self._odd))
-
-
-def shared_tokens(one: Path, other: Path) -> int:
-    """Count the tokens that two paths have in common."""
-    shared = start = 0
-    for base, end, other_base, other_end in zip(
-        one.bases, one.ends, other.bases, other.ends, strict=False
-    ):
-        if base != other_base:
-            break
-        shared = min(end, other_end)
-        if end != other_end or shared <= start:
-            break
-        start = end
-    return shared
-
-
-@dataclass(slots=True)
-class _Turn:
-    line: int | str
-    index: int
-    before: int
-    ids: Ints
-    num_named_tokens: int
-
-
-class Turns:
-    """Links the turns of sessions, and tells whether rows are cumulative or hold what is new.
-
-    A trace is cumulative if some turn begins with at least half of the turn before it; the first
-    such pair decides. If there are pairs that could tell and none does, rows are deltas. What is
-    shared below a block of the trace cannot tell.
-    """
-
-    def __init__(self, intake: Intake, tree: PrefixTree, unit: int) -> None:
-        self._intake = intake
-        self._tree = tree
-        self._unit = unit
-        self._form = intake.options.turns
-        self._num_apart = 0
-        self._open: list[_Turn] = []
-
-    def add(
-        self,
-        line: int | str,
-        index: int,
-        before: int,
-        path: Path,
-        ids: Ints,
-        *,
-        num_named_tokens: int | None = None,
-        continues: bool = True,
-    ) -> None:
-        """Take note of request ``index``, the turn after ``before``, read as a whole prompt.
-
-        Parameters
-        ----------
-        line, index, before
-            The row, its request, and the request of the turn before.
-        path
-            Its prompt.
-        ids
-            What its row holds, for reading it anew.
-        num_named_tokens
-            Tokens that ``ids`` stand for; None for those of the prompt.
-        continues
-            Whether its prompt may show the answer of the turn before.
-        """
-        intake = self._intake
-        num_prompt_tokens, _ = intake.lengths(index)
-        num_tokens_before, _ = intake.lengths(before)
-        num_full_tokens = num_tokens_before // self._unit * self._unit
-        num_shared = shared_tokens(path, intake.path(before))
-        if self._form is None and num_full_tokens:
-            if 2 * min(num_shared, num_full_tokens) >= num_full_tokens:
-                self._form = "cumulative"
-                self._open.clear()
-            else:
-                self._num_apart += 1
-        if self._form != "cumulative":
-            named = num_prompt_tokens if num_named_tokens is None else num_named_tokens
-            self._open.append(_Turn(line, index, before, ids, named))
-        elif continues and num_shared >= num_full_tokens:
-            intake.continue_answer(before, path, num_prompt_tokens)
-
-    def finish(self) -> None:
-        """Read rows anew as what is new, if that is what they turned out to be."""
-        if self._form is None and self._num_apart:
-            self._form = "delta"
-            self._intake.said.append(
-                "no turn begins with the turn before it, so that later turns are taken to hold only"
-                " what is new (delta); --turns cumulative takes them as whole prompts"
-            )
-        if self._form == "delta":
-            for turn in self._open:
-                self._append(turn)
-        self._open.clear()
-
-    def _append(self, turn: _Turn) -> None:
-        intake = self._intake
-        num_prompt_tokens, num_output_tokens = intake.lengths(turn.index)
-        if intake.arrived_before(turn.index, turn.before):
-            raise UsageError(
-                f"{intake.where}:{turn.line}: comes before the turn that it continues; sort the"
-                " trace, or read rows as whole prompts with --turns cumulative."
-            )
-        history = intake.path(turn.before)
-        start = history.ends[-1]
-        bases, ends = self._tree.insert(turn.ids, intake.last_name(turn.before))
-        bases, ends = cut(bases, ends, turn.num_named_tokens)
-        content = with_tail(
-            [*history.bases, *bases],
-            [*history.ends, *(start + end for end in ends)],
-            start + num_prompt_tokens + num_output_tokens,
-            intake.names,
-        )
-        intake.replace(turn.index, content, start + num_prompt_tokens)

@@ -94,6 +94,8 @@ class Intake:
         # Where the path of each request begins among the segments of all, and how many it has.
         self._first, self._count = Column(), Column()
         self._bases, self._ends = Column(), Column()
+        # The same for paths by the ids of the rows alone, from when another is put in their place.
+        self._read_first, self._read_count = Column(), Column()
 
     def __len__(self) -> int:
         return len(self._arrivals)
@@ -146,6 +148,11 @@ class Intake:
         if self.options.mode != "lenient":
             raise fault
         self.counts[odd] += 1
+
+    def say(self, clause: str) -> None:
+        """Add a clause about the source as a whole, once."""
+        if clause not in self.said:
+            self.said.append(clause)
 
     # Fields that formats have in common.
 
@@ -246,10 +253,26 @@ class Intake:
         """Prompt and output tokens of a request taken before."""
         return self._prompts[index], self._outputs[index]
 
-    def last_name(self, index: int) -> int:
-        """Name of the whole stream of a request taken before: what continues it follows this."""
-        bases, ends = self._content(index).path()
-        return bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1
+    def set_session(self, index: int, session_id: str) -> None:
+        """Say which session a request taken before belongs to."""
+        _fill(self._sessions, index + 1, -1)
+        number = self._session_number.setdefault(session_id, len(self._session_number))
+        self._sessions[index] = number
+
+    def session_of(self, index: int) -> int:
+        """Give the number of a request's session; -1 for none."""
+        return self._sessions[index] if index < len(self._sessions) else -1
+
+    def segments(self) -> tuple[Ints, Ints]:
+        """Give first name and length of the segments of all requests, one behind the other."""
+        counts = self._count.array
+        before = np.cumsum(counts) - counts
+        of_request = np.repeat(np.arange(len(counts)), counts)
+        where = np.arange(len(of_request)) + (self._first.array - before)[of_request]
+        lengths = np.diff(self._ends.array[where], prepend=0)
+        firsts = before[counts > 0]
+        lengths[firsts] = self._ends.array[where][firsts]
+        return self._bases.array[where], lengths
 
     def path(self, index: int) -> Path:
         """Segments of the whole stream of a request taken before."""
@@ -264,15 +287,11 @@ class Intake:
         """Arrival of a request taken before, ns, as its row says."""
         return self._arrivals[index]
 
-    def arrived_before(self, index: int, other: int) -> bool:
-        """Whether a request arrives before another."""
-        return self._arrivals[index] < self._arrivals[other]
-
     def replace(self, index: int, content: Segments, num_prompt_tokens: int) -> None:
         """Put another content in the place of a request's."""
         first, count = self._first[index], len(content.bases)
-        if count > self._count[index]:
-            # What was there is left behind: few requests are told anew, and most only end anew.
+        if count > self._count[index] or index < len(self._read_first):
+            # What was there is left behind: few requests are told anew.
             first = self._first[index] = len(self._bases)
             self._bases.extend(content.bases)
             self._ends.extend(content.ends)
@@ -293,9 +312,17 @@ class Intake:
             return False
         bases, ends = cut(path.bases, path.ends, num_tokens)
         content = with_tail(bases, ends, num_tokens, self.names)
+        if self.identity_block_size > 1:
+            self._keep_as_read(index + 1)
         self.replace(index, content, self._prompts[index])
         self.num_continued += 1
         return True
+
+    def _keep_as_read(self, size: int) -> None:
+        """Remember the paths of the first requests, as far as that was not done yet."""
+        part = slice(len(self._read_first), size)
+        self._read_first.extend(self._first.array[part])
+        self._read_count.extend(self._count.array[part])
 
     # The end.
 
@@ -340,6 +367,8 @@ class Intake:
         for column in (self._sessions, self._thinks):
             if len(column):
                 _fill(column, len(self), -1)
+        if len(self._read_first):
+            self._keep_as_read(len(self))
         return Requests(
             arrivals_ns,
             self._prompts.array,
@@ -353,6 +382,9 @@ class Intake:
                 (self._sessions.array, list(self._session_number)) if len(self._sessions) else None
             ),
             think_ns=self._thinks.array if len(self._thinks) else None,
+            as_read=(
+                (self._read_first.array, self._read_count.array) if len(self._read_first) else None
+            ),
         )
 
     def _filled_ids(self) -> list[str]:

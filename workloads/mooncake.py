@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from os import PathLike
 
 from workloads.batches import columns
-from workloads.content import Ints, cut
+from workloads.content import cut
 from workloads.fields import RowError, num_tokens, show, text, time_ns
-from workloads.hash_ids import IdReader, Turns
+from workloads.hash_ids import IdReader
 from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, with_tail
-from workloads.within_blocks import FinerNames, share_within_blocks
+from workloads.tree import PrefixTree, with_answer
+from workloads.turns import Turns, stated_form
+from workloads.within_blocks import FinerSharing
 from workloads.workload import Workload
 
 _ALIASES = {
@@ -51,10 +52,10 @@ class MooncakeReader:
         self._tree = PrefixTree(intake.names, self.unit)
         self._turns = Turns(intake, self._tree, self.unit)
         self._ids = IdReader()
-        self._last_turn: dict[str, int] = {}
-        # For sharing within blocks: ids numbered by the ids before them, and those of each request.
-        self._number_of: dict[tuple[int, int], int] = {}
-        self._chains: list[tuple[int, list[int]]] = []
+        self._finer: FinerSharing | None = None
+        if options.shares_within_blocks:
+            self._finer = FinerSharing(intake, self.unit)
+            intake.has_prefix_info = options.system_prompt > 0
 
     def row(self, line: int, value: object) -> None:
         """Take a row; changes nothing that lasts before all is checked."""
@@ -65,7 +66,7 @@ class MooncakeReader:
         session_id, before = self._session(value)
         delay = get(value, "delay")
         think_ns = None if delay is None else time_ns("delay", delay, 10**6)
-        arrival_ns = intake.arrival_ns("timestamp", get(value, "timestamp"), session_id, think_ns)
+        arrival_ns = intake.arrival_ns("timestamp", get(value, "timestamp"), before, think_ns)
         num_prompt_tokens = num_tokens("input_length", need(value, "input_length"), 1)
         output_length = get(value, "output_length")
         num_output_tokens = num_tokens(
@@ -91,9 +92,11 @@ class MooncakeReader:
 
         intake.has_prefix_info |= len(ids) > 0
         root = intake.scope(self._tree, value)
+        if self._finer is not None:
+            self._finer.expect(root)
         path = Path(*self._tree.insert(ids, root))
         bases, ends = cut(path.bases, path.ends, num_prompt_tokens)
-        content = with_tail(bases, ends, num_prompt_tokens + num_output_tokens, intake.names)
+        content = with_answer(bases, ends, num_prompt_tokens, num_output_tokens, intake.names)
         index = intake.add(
             line,
             content,
@@ -103,11 +106,12 @@ class MooncakeReader:
             session_id=session_id,
             think_ns=think_ns,
         )
-        if intake.options.shares_within_blocks:
-            self._chains.append((index, self._numbers(ids, root)))
-        elif before is not None:
-            self._turns.add(line, index, before, Path(bases, ends), ids)
-        self._taken(value, index, session_id)
+        if session_id is not None:
+            num_named = min(len(ids) * self.unit, num_prompt_tokens)
+            self._turns.add(
+                index, None if hash_ids is None else num_named, form=stated_form(value)
+            )  # fmt: skip
+        self._taken(value, index)
 
     def take(self, batch: Sequence[bytes]) -> bool:
         """Take all rows of a batch of lines as `row` would, or none where one of them is odd."""
@@ -137,48 +141,34 @@ class MooncakeReader:
 
     def finish(self) -> None:
         """Say what can be said only when all was read."""
-        options = self.intake.options
-        if options.shares_within_blocks:
-            share_within_blocks(
-                self.intake,
-                self._chains,
-                FinerNames(
-                    self.unit,
-                    len(self._number_of),
-                    options.partial_blocks == "shared",
-                    options.system_prompt,
-                ),
-            )
-        self._turns.finish()
-        if num_ids := self._tree.num_ids_after_several_prefixes():
+        turns = self._turns
+        turns.read(self._turns_before())
+        # Rows that hold what is new were read as whole prompts first, which nobody has.
+        used = self.intake.segments() if turns.appended else None
+        if num_ids := self._tree.num_ids_after_several_prefixes(used):
             self.intake.said.append(
                 f"ids that follow more than one prefix: {num_ids}; each is a different block after"
                 " each"
             )
-
-    def _numbers(self, ids: Ints, root: int) -> list[int]:
-        """Give ids numbers, each told apart by those before it."""
-        numbers = []
-        before = -1 - root
-        for name in ids.tolist():
-            before = self._number_of.setdefault((before, name), len(self._number_of))
-            numbers.append(before)
-        return numbers
+        if self._finer is not None:
+            self._finer.apply(turns)
+        turns.link()
 
     def _request_id(self, value: dict[str, object]) -> tuple[str, object]:
         return "request_id", value.get("request_id")
 
-    def _session(self, value: dict[str, object]) -> tuple[str | None, int | None]:
-        """Find the session and the index of the turn before."""
+    def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
+        """Find the session, and the name by which the turn before it was taken."""
         session_id = value.get("session_id")
-        if session_id is None:
-            return None, None
-        session_id = text("session_id", session_id)
-        return session_id, self._last_turn.get(session_id)
+        session_id = None if session_id is None else text("session_id", session_id)
+        return session_id, session_id
 
-    def _taken(self, value: dict[str, object], index: int, session_id: str | None) -> None:
-        if session_id is not None:
-            self._last_turn[session_id] = index
+    def _taken(self, value: dict[str, object], index: int) -> None:
+        """Take note of a row that was taken."""
+
+    def _turns_before(self) -> dict[int, int] | None:
+        """Find the turn before of each later turn; None for that of the same session."""
+        return None
 
 
 class BailianReader(MooncakeReader):
@@ -191,37 +181,58 @@ class BailianReader(MooncakeReader):
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
         self._index_of: dict[str, int] = {}
-        self._session_of: dict[str, str] = {}
-        self._continued: set[str] = set()
+        self._parent_of: dict[int, str] = {}
 
     def _request_id(self, value: dict[str, object]) -> tuple[str, object]:
         name = "request_id" if value.get("request_id") is not None else "chat_id"
         return name, value.get(name)
 
-    def _session(self, value: dict[str, object]) -> tuple[str | None, int | None]:
-        chat = text("chat_id", need(value, "chat_id"))
-        parent = value.get("parent_chat_id")
-        parent = None if parent in (None, -1, "-1", "") else text("parent_chat_id", parent)
-        if parent not in self._index_of:
-            return chat, None
-        # The engine knows sessions as chains of turns, so a second branch is one of its own.
-        session_id = chat if parent in self._continued else self._session_of[parent]
-        return session_id, self._index_of[parent]
+    def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
+        # Until all turns are known, each is a session of its own.
+        return text("chat_id", need(value, "chat_id")), _parent(value)
 
-    def _taken(self, value: dict[str, object], index: int, session_id: str | None) -> None:
-        chat = text("chat_id", value["chat_id"])
-        self._index_of[chat] = index
-        self._session_of[chat] = session_id or chat
-        parent = value.get("parent_chat_id")
-        if parent in (None, -1, "-1", ""):
-            return
-        parent = text("parent_chat_id", parent)
-        counts = self.intake.counts
-        if parent not in self._index_of:
-            counts["whose turn before is not in the trace, taken as first turns"] += 1
-        elif parent in self._continued:
-            counts["that branch off a turn already continued, taken as sessions of their own"] += 1
-        self._continued.add(parent)
+    def _taken(self, value: dict[str, object], index: int) -> None:
+        self._index_of[text("chat_id", value["chat_id"])] = index
+        parent = _parent(value)
+        if parent is not None:
+            self._parent_of[index] = parent
+
+    def _turns_before(self) -> dict[int, int]:
+        """Find the turns before, and name sessions after their first turns.
+
+        The engine knows sessions as chains of turns, so a second branch is one of its own.
+        """
+        intake = self.intake
+        chat_of = {index: chat for chat, index in self._index_of.items()}
+        session_of: dict[int, str] = {}
+        before: dict[int, int] = {}
+        continued: set[int] = set()
+        for index in self._turns.in_order():
+            session_of[index] = chat_of[index]
+            if index not in self._parent_of:
+                continue
+            parent = self._index_of.get(self._parent_of[index])
+            if parent is None:
+                intake.counts["whose turn before is not in the trace, taken as first turns"] += 1
+            elif parent not in session_of or parent == index:
+                intake.counts["that come before the turn before them, taken as first turns"] += 1
+            else:
+                before[index] = parent
+                if parent in continued:
+                    intake.counts[
+                        "that branch off a turn already continued, taken as sessions of their own"
+                    ] += 1
+                else:
+                    session_of[index] = session_of[parent]
+                continued.add(parent)
+        for index, session_id in sorted(session_of.items()):
+            intake.set_session(index, session_id)
+        return before
+
+
+def _parent(value: dict[str, object]) -> str | None:
+    parent = value.get("parent_chat_id")
+    return None if parent in (None, -1, "-1", "") else text("parent_chat_id", parent)
 
 
 def get(value: dict[str, object], name: str) -> object:

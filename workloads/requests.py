@@ -35,6 +35,9 @@ class Requests(Sequence[Request]):
         Where there are any: the number of each one's session, -1 for none; and their names.
     think_ns
         Where any is known; -1 for none.
+    as_read
+        Where paths were put in the place of others: the segments of those, as ``first_segment``
+        and ``num_segments`` say it; see `Segments.as_read`.
     """
 
     arrival_ns: Ints
@@ -48,6 +51,7 @@ class Requests(Sequence[Request]):
     ids: Sequence[str] | None = None
     sessions: tuple[Ints, Sequence[str]] | None = None
     think_ns: Ints | None = None
+    as_read: tuple[Ints, Ints] | None = None
 
     @property
     def num_kv_tokens(self) -> Ints:
@@ -64,8 +68,9 @@ class Requests(Sequence[Request]):
     def __getitem__(self, index: int | slice) -> Request | Requests:
         if isinstance(index, slice):
             return self.take(index)
-        first = int(self.first_segment[index])
-        stop = first + int(self.num_segments[index])
+        content = self._segments(self.first_segment[index], self.num_segments[index])
+        if self.as_read is not None and self.as_read[0][index] != self.first_segment[index]:
+            content.as_read = self._segments(*(column[index] for column in self.as_read))
         session = think_ns = None
         if self.sessions is not None and (number := self.sessions[0][index]) >= 0:
             session = self.sessions[1][number]
@@ -74,7 +79,7 @@ class Requests(Sequence[Request]):
         return Request(
             request_id=self._name(index),
             arrival_ns=int(self.arrival_ns[index]),
-            content=Segments(self.bases[first:stop], self.ends[first:stop]),
+            content=content,
             num_prompt_tokens=int(self.num_prompt_tokens[index]),
             num_output_tokens=int(self.num_output_tokens[index]),
             session_id=session,
@@ -84,6 +89,9 @@ class Requests(Sequence[Request]):
     def __iter__(self) -> Iterator[Request]:
         for index in range(len(self)):
             yield self[index]
+
+    def _segments(self, first: np.int64, count: np.int64) -> Segments:
+        return Segments(self.bases[first : first + count], self.ends[first : first + count])
 
     def _name(self, index: int) -> str:
         if self.ids is not None:
@@ -129,7 +137,15 @@ class Requests(Sequence[Request]):
             self.ids if self.ids is None else [self.ids[index] for index in indices],
             sessions if sessions is None else (sessions[0][which], sessions[1]),
             self.think_ns if self.think_ns is None else self.think_ns[which],
+            None if self.as_read is None else (self.as_read[0][which], self.as_read[1][which]),
         )
+
+    def by_their_rows(self) -> Requests:
+        """Give the same requests with the paths of ``as_read``."""
+        if self.as_read is None:
+            return self
+        first, count = self.as_read
+        return replace(self, first_segment=first, num_segments=count, as_read=None)
 
     def at(self, arrival_ns: Ints) -> Requests:
         """Give the same requests with other arrivals, in the order in which they stand."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.content import Ints, cut
+from workloads.content import Ints
 from workloads.fields import RowError, num_tokens, show, text, time_ns
-from workloads.hash_ids import IdReader, Turns
-from workloads.intake import Intake, Path
+from workloads.hash_ids import IdReader
+from workloads.intake import Intake
 from workloads.tree import PrefixTree, with_tail
+from workloads.turns import Form, Turns, stated_form
 
 PROMPTS = ("token_ids", "prompt_token_ids", "input_token_ids", "input_tok_ids")
 _OUTPUTS = ("output_token_ids", "output_tok_ids")
@@ -29,7 +30,6 @@ class Streams:
         self.intake = intake
         self.tree = PrefixTree(intake.names)
         self._turns = Turns(intake, self.tree, 1)
-        self._last_turn: dict[str, tuple[int, bool]] = {}
         intake.has_prefix_info = True
         intake.identity_block_size = 1
 
@@ -45,10 +45,12 @@ class Streams:
         session_id: str | None = None,
         think_ns: int | None = None,
         linked: bool = True,
+        form: Form | None = None,
     ) -> None:
         """Add a request; its output may be known only by its length.
 
-        ``linked`` says whether the turns of a session are compared with one another.
+        ``linked`` says whether the turns of a session are compared with one another, ``form`` what
+        the row says of itself (see `workloads.turns`).
         """
         intake = self.intake
         known = not isinstance(output, int)
@@ -64,16 +66,8 @@ class Streams:
             session_id=session_id,
             think_ns=think_ns,
         )
-        if session_id is None or not linked:
-            return
-        if session_id in self._last_turn:
-            path = Path(*cut(bases, ends, len(prompt)))
-            before, answer_is_known = self._last_turn[session_id]
-            self._turns.add(
-                line, index, before, path, stream,
-                num_named_tokens=len(stream), continues=not answer_is_known,
-            )  # fmt: skip
-        self._last_turn[session_id] = (index, known)
+        if session_id is not None and linked:
+            self._turns.add(index, len(stream), form=form, answer_is_known=known)
 
     def finish(self) -> None:
         """Link what can be linked only when all was read."""
@@ -126,6 +120,7 @@ class TokenIdReader:
             request_id=request_id,
             session_id=session_id,
             think_ns=think_ns,
+            form=stated_form(value),
         )
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@ an earlier one costs a few numbers.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,7 +110,8 @@ class PrefixTree:
         ids
             Shape ``(n,)``, any int64 values.
         root
-            Of `root`, or the name of the last token of a stream that this one continues.
+            Of `root`, or the name of the last token of a stream that this one continues; see
+            `extend` where that may lie inside a segment.
 
         Returns
         -------
@@ -129,6 +130,65 @@ class PrefixTree:
         )
         self._last = (root, ids, bases, ends)
         return bases, ends
+
+    def extend(self, bases: list[int], ends: list[int], ids: Ints) -> tuple[list[int], list[int]]:
+        """Follow ids on from the end of a path, and add what is new.
+
+        Parameters
+        ----------
+        bases, ends
+            Of at least one segment. Where the last is left inside, at the end of an id, what
+            others have there is followed too.
+        ids
+            Shape ``(n,)``, any int64 values.
+
+        Returns
+        -------
+        bases, ends
+            Of the whole path, in tokens.
+        """
+        bases, ends = list(bases), list(ends)
+        name = bases[-1] + ends[-1] - (ends[-2] if len(ends) > 1 else 0) - 1
+        rest = self._ids_from(name + 1, within_segment_of=name)
+        num_common = min(len(rest), len(ids))
+        differs = np.flatnonzero(rest[:num_common] != ids[:num_common])
+        num_common = int(differs[0]) if len(differs) else num_common
+        ends[-1] += num_common * self._unit
+        start = ends[-1]
+        more_bases, more_ends = self.insert(ids[num_common:], name + num_common * self._unit)
+        return [*bases, *more_bases], [*ends, *(start + end for end in more_ends)]
+
+    def ids_of(self, bases: list[int], ends: list[int], count: int) -> Ints:
+        """Give back the first ids of a path that was inserted from a root."""
+        found: list[Ints] = []
+        start = 0
+        for base, end in zip(bases, ends, strict=True):
+            wanted = min(count, -(-(end - start) // self._unit))
+            if not wanted:
+                break
+            found.append(self._ids_from(base)[:wanted])
+            count -= wanted
+            start = end
+        return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+
+    def _ids_from(self, name: int, within_segment_of: int | None = None) -> Ints:
+        """Give the ids of a segment from the one on whose first token has a name, if there is."""
+        if self._compiled is not None:
+            base, start, length = self._compiled.segment_of(name)
+        else:
+            segment = bisect_right(self._base, name) - 1
+            if segment < 0:
+                return np.empty(0, dtype=np.int64)
+            base = self._base[segment]
+            start, length = self._start[segment] // _ID, self._length[segment] // _ID
+        offset = name - base
+        if offset % self._unit or (within_segment_of is not None and within_segment_of < base):
+            return np.empty(0, dtype=np.int64)
+        first = min(offset // self._unit, length)
+        if self._compiled is not None:
+            return self._compiled.ids[start + first : start + length]
+        part = self._pool[(start + first) * _ID : (start + length) * _ID]
+        return np.frombuffer(bytes(part), dtype=np.int64)
 
     def _walk(
         self,
@@ -258,11 +318,30 @@ class PrefixTree:
         at = ends[count - 1] // self._unit if count else 0
         return at, bases[:count], ends[:count]
 
-    def num_ids_after_several_prefixes(self) -> int:
-        """Count the different ids that stand after more than one prefix."""
+    def num_ids_after_several_prefixes(self, used: tuple[Ints, Ints] | None = None) -> int:
+        """Count the different ids that stand after more than one prefix.
+
+        Parameters
+        ----------
+        used
+            First names of segments and the tokens that are had of each, where not all that was
+            inserted counts; other names may be among them.
+        """
         if self._compiled is not None:
-            return num_repeated(self._compiled.ids)
-        return num_repeated(np.frombuffer(bytes(self._pool), dtype=np.int64))
+            ids = self._compiled.ids
+            lengths, bases = self._compiled.lengths, self._compiled.bases
+        else:
+            ids = np.frombuffer(bytes(self._pool), dtype=np.int64)
+            lengths = np.array(self._length, dtype=np.int64) // _ID
+            bases = np.array(self._base, dtype=np.int64)
+        if used is not None and len(bases):
+            segment = np.searchsorted(bases, used[0], side="right") - 1
+            is_one = bases[segment] == used[0]
+            longest = np.zeros_like(bases)
+            np.maximum.at(longest, segment[is_one], -(-used[1][is_one] // self._unit))
+            offset = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            ids = ids[offset < np.repeat(longest, lengths)]
+        return num_repeated(ids)
 
 
 _ID = 8
@@ -312,3 +391,13 @@ def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) 
     # One array for both: a trace holds a million of these.
     both = np.array(bases + ends, dtype=np.int64)
     return Segments(both[: len(bases)], both[len(bases) :])
+
+
+def with_answer(
+    bases: list[int], ends: list[int], num_prompt_tokens: int, num_output_tokens: int, names: Names
+) -> Segments:
+    """Make a path a prompt, and let it go on with an answer that nobody else has."""
+    prompt = with_tail(bases, ends, num_prompt_tokens, names)
+    if not num_output_tokens:
+        return prompt
+    return with_tail(*prompt.path(), num_prompt_tokens + num_output_tokens, names)

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from workloads.content import cut
 from workloads.fields import MAX_NS, RowError, num_tokens, show, text, time_ns
-from workloads.hash_ids import IdReader, Turns
-from workloads.intake import Intake, Path
-from workloads.tree import PrefixTree, with_tail
+from workloads.hash_ids import IdReader
+from workloads.intake import Intake
+from workloads.tree import PrefixTree, with_answer
+from workloads.turns import Turns
 
 _DEEPEST = 50
 
@@ -110,15 +111,14 @@ class WekaReader:
         bases, ends = cut(bases, ends, num_prompt_tokens)
         index = intake.add(
             place,
-            with_tail(bases, ends, num_prompt_tokens + num_output_tokens, intake.names),
+            with_answer(bases, ends, num_prompt_tokens, num_output_tokens, intake.names),
             num_prompt_tokens,
             arrival_ns=arrival_ns,
             session_id=agent,
             # Nothing comes before a first turn that it could wait for.
             think_ns=think_ns if agent in last_turn else None,
         )
-        if agent in last_turn:
-            turns.add(place, index, last_turn[agent], Path(bases, ends), ids)
+        turns.add(index, min(len(ids) * unit, num_prompt_tokens))
         last_turn[agent] = index
 
     def finish(self) -> None:

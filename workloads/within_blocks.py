@@ -7,99 +7,178 @@ ends inside a block, before what differs, is not seen beyond the block before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from workloads.content import Segments
-from workloads.intake import Intake
+from workloads.content import Ints, Segments
+from workloads.intake import Intake, Path
+from workloads.tree import Names
+from workloads.turns import Turns
 
 _Run = tuple[int, int]
 """First name and length."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialBlock:
+    """The partial block that a prompt ends with.
+
+    Attributes
+    ----------
+    after
+        Name of the prefix before it.
+    name
+        Of its first token.
+    num_tokens
+        Of the prompt that it has.
+    """
+
+    after: int
+    name: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is asked of a prompt that is to be named anew.
+
+    Attributes
+    ----------
+    path
+        Of the whole stream, the answer too.
+    num_tokens
+        Of the prompt.
+    system
+        First name of the system prompt; names of what has it are above.
+    num_system_tokens
+        How far the system prompt goes at most.
+    continues
+        Partial block of a turn before it that it is known to continue.
+    """
+
+    path: Path
+    num_tokens: int
+    system: int = 0
+    num_system_tokens: int = 0
+    continues: PartialBlock | None = None
+
+
+class _Block(NamedTuple):
+    """A block of a stream.
+
+    Attributes
+    ----------
+    name
+        Of its first token.
+    start
+        Position of it.
+    num_tokens
+        All that the stream has of it.
+    after
+        Name of the prefix before it; -1 for none.
+    """
+
+    name: int
+    start: int
+    num_tokens: int
+    after: int
 
 
 @dataclass
 class FinerNames:
     """Names the tokens of prompts so that they share more than their ids say.
 
+    A block keeps the names that it has, but for what it is taken to have in common with others.
+
     Parameters
     ----------
+    names
+        The workload's own.
     block_size
         Tokens that an id stands for.
-    num_ids
-        Distinct ids, each after its own prefix, numbered from 0.
     share_partial
         Take a request to continue the latest earlier one that ended in a partial block after the
         same blocks, and to repeat that partial block, if it has more tokens there. Not within the
         system prompt nor in the first block: there, too many would seem to continue each other.
-    system_prompt
-        Tokens that all prompts begin with.
 
     Attributes
     ----------
     num_continued
         Ids that were taken to continue a partial block.
-    num_names
-        No name is as large; what else is to be named may begin here.
     """
 
+    names: Names
     block_size: int
-    num_ids: int
     share_partial: bool
-    system_prompt: int
     num_continued: int = 0
-    _runs: dict[int, list[_Run]] = field(default_factory=dict)
-    # By the id before them: partial blocks that requests ended with, id and tokens, in order.
-    _partial: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    # By the name of a block's first token before; all of `block_size` tokens.
+    _runs: dict[int, tuple[_Run, ...]] = field(default_factory=dict)
+    # By the name of the prefix before them: partial blocks that prompts ended with, in order.
+    _partial: dict[int, list[PartialBlock]] = field(default_factory=dict)
 
-    @property
-    def num_names(self) -> int:
-        """First name that is free."""
-        return self.system_prompt + self.num_ids * self.block_size
-
-    def says(self) -> str:
-        """Tell what was assumed, once all prompts are named."""
-        said = []
-        if self.system_prompt:
-            said.append(f"all prompts share their first {self.system_prompt} tokens")
-        if self.share_partial:
-            said.append(f"{self.num_continued} blocks continue a partial one")
-        return ", and ".join(said)
-
-    def add(self, ids: Sequence[int], num_prompt_tokens: int) -> list[_Run]:
-        """Name the tokens of the next prompt, as far as it has ids; requests come in order."""
+    def add(self, prompt: Prompt) -> tuple[list[_Run], PartialBlock | None]:
+        """Name the tokens of the next request, and find its own partial block."""
         runs: list[_Run] = []
-        before = -1
-        for index, name in enumerate(ids):
-            start = index * self.block_size
-            num_tokens = min(self.block_size, num_prompt_tokens - start)
-            if name not in self._runs:
-                self._runs[name] = self._new(name, start, before, num_tokens)
-            runs += _cut(self._runs[name], num_tokens)
-            if num_tokens < self.block_size and self._can_continue(start):
-                self._partial.setdefault(before, []).append((name, num_tokens))
-            before = name
-        return runs
+        own_partial = None
+        for block in _blocks(prompt.path, self.block_size):
+            if block.name not in self._runs:
+                self._runs[block.name] = self._new(prompt, runs, block)
+            runs += _cut(self._runs[block.name], block.num_tokens)
+            num_in_prompt = min(block.num_tokens, prompt.num_tokens - block.start)
+            is_last = block.start + num_in_prompt == prompt.num_tokens
+            if 0 < num_in_prompt < self.block_size and is_last:
+                own_partial = PartialBlock(block.after, block.name, num_in_prompt)
+        if own_partial and self._can_continue(prompt, prompt.num_tokens - own_partial.num_tokens):
+            self._partial.setdefault(own_partial.after, []).append(own_partial)
+        return runs, own_partial
 
-    def _can_continue(self, start: int) -> bool:
-        return self.share_partial and start > 0 and start >= self.system_prompt
+    def _can_continue(self, prompt: Prompt, start: int) -> bool:
+        return self.share_partial and start > 0 and start >= prompt.num_system_tokens
 
-    def _new(self, name: int, start: int, before: int, num_tokens: int) -> list[_Run]:
+    def _new(self, prompt: Prompt, before: list[_Run], block: _Block) -> tuple[_Run, ...]:
+        """Name the tokens of a block that is seen for the first time, behind others."""
         head: list[_Run] = []
-        if start < self.system_prompt:
-            head = [(start, min(self.system_prompt - start, self.block_size))]
-        elif self._can_continue(start):
-            for other, length in reversed(self._partial.get(before, [])):
-                if length < num_tokens:
-                    head = _cut(self._runs[other], length)
-                    self.num_continued += 1
-                    break
+        start = block.start
+        num_in_prompt = min(block.num_tokens, prompt.num_tokens - start)
+        if start < prompt.num_system_tokens and num_in_prompt > 0:
+            num_system_tokens = min(prompt.num_system_tokens - start, self.block_size)
+            head = [(prompt.system + start, num_system_tokens)]
+        elif self._can_continue(prompt, start):
+            head = self._continued(prompt.continues, block.after, num_in_prompt)
         num_shared = sum(length for _, length in head)
-        own = self.system_prompt + name * self.block_size + num_shared
-        return (
-            [*head, (own, self.block_size - num_shared)] if num_shared < self.block_size else head
-        )
+        if num_shared == self.block_size:
+            return tuple(head)
+        own = block.name + num_shared
+        if own <= max((base + length - 1 for base, length in [*before[-1:], *head]), default=-1):
+            # Names ascend along a path; new ones are above all others.
+            own = self.names.take(self.block_size - num_shared)
+        return (*head, (own, self.block_size - num_shared))
+
+    def _continued(self, known: PartialBlock | None, after: int, num_tokens: int) -> list[_Run]:
+        """Find the partial block that goes on in one of ``num_tokens``: one that is known first."""
+        candidates = [*self._partial.get(after, ())]
+        if known is not None and known.after == after:
+            candidates.append(known)
+        for partial in reversed(candidates):
+            if partial.num_tokens < num_tokens:
+                self.num_continued += 1
+                return _cut(self._runs[partial.name], partial.num_tokens)
+        return []
+
+
+def _blocks(path: Path, block_size: int) -> Iterator[_Block]:
+    """Yield the blocks of a path; with a segment begins one."""
+    start = 0
+    after = -1
+    for base, end in zip(path.bases, path.ends, strict=True):
+        for offset in range(0, end - start, block_size):
+            num_tokens = min(block_size, end - start - offset)
+            yield _Block(base + offset, start + offset, num_tokens, after)
+            after = base + offset + num_tokens - 1
+        start = end
 
 
 def _cut(runs: Iterable[_Run], num_tokens: int) -> list[_Run]:
@@ -112,29 +191,81 @@ def _cut(runs: Iterable[_Run], num_tokens: int) -> list[_Run]:
     return kept
 
 
-def share_within_blocks(
-    intake: Intake, chains: Sequence[tuple[int, Sequence[int]]], names: FinerNames
-) -> None:
-    """Name all prompts anew, in order of arrival.
+class FinerSharing:
+    """Applies `FinerNames` to the requests of a trace.
 
     Parameters
     ----------
     intake
         Holds the requests; gets a note on what was assumed.
-    chains
-        Index of each request and the numbers of its ids, each told apart by those before it.
-    names
-        For as many ids.
+    block_size
+        Tokens that an id stands for.
     """
-    tail_base = names.num_names
-    for index, numbers in sorted(chains, key=lambda chain: intake.arrival_of(chain[0])):
-        num_prompt_tokens, num_output_tokens = intake.lengths(index)
-        runs = names.add(numbers, num_prompt_tokens)
-        num_tail_tokens = num_prompt_tokens + num_output_tokens - sum(length for _, length in runs)
-        if num_tail_tokens:
-            runs = [*runs, (tail_base, num_tail_tokens)]
-            tail_base += num_tail_tokens
-        bases, lengths = np.array(runs, dtype=np.int64).reshape(-1, 2).T
-        intake.replace(index, Segments(bases.copy(), np.cumsum(lengths)), num_prompt_tokens)
-    intake.identity_block_size = 1
-    intake.notes.append(f"{intake.where}: assumed, not read: {names.says()}.")
+
+    def __init__(self, intake: Intake, block_size: int) -> None:
+        self._intake = intake
+        self._block_size = block_size
+        self._system: dict[int, int] = {}
+        self._system_of: list[int] = []
+
+    def expect(self, root: int) -> None:
+        """Take note of the root of the next request, before anything of it is named.
+
+        What shares nothing because of another key has a system prompt of its own.
+        """
+        num_tokens = self._intake.options.system_prompt
+        if root not in self._system:
+            self._system[root] = self._intake.names.take(num_tokens)
+        del self._system_of[len(self._intake) :]  # of rows that could not be used
+        self._system_of.append(self._system[root])
+
+    def apply(self, turns: Turns) -> None:
+        """Name all requests anew, in order of arrival.
+
+        Parameters
+        ----------
+        turns
+            Those read; linked afterwards, so that answers too go by the names given here.
+        """
+        intake = self._intake
+        options = intake.options
+        names = FinerNames(intake.names, self._block_size, options.partial_blocks == "shared")
+        # From where on a stream holds an answer, and no more of the system prompt.
+        answer_from: dict[int, int] = {}
+        partial_of: dict[int, PartialBlock] = {}
+        continued = set(turns.continued.values())
+        for index in sorted(range(len(intake)), key=intake.arrival_of):
+            num_prompt_tokens, _ = intake.lengths(index)
+            num_system_tokens = options.system_prompt
+            if index in turns.appended:
+                before = turns.appended[index]
+                num_before, num_answer_tokens = intake.lengths(before)
+                if before in answer_from or num_answer_tokens:
+                    answer_from[index] = answer_from.get(before, num_before)
+                    num_system_tokens = min(num_system_tokens, answer_from[index])
+            known = partial_of.get(turns.continued.get(index, -1))
+            prompt = Prompt(
+                intake.path(index), num_prompt_tokens, self._system_of[index], num_system_tokens,
+                known,
+            )  # fmt: skip
+            runs, partial = names.add(prompt)
+            if partial is not None and index in continued:
+                partial_of[index] = partial
+            intake.replace(index, _segments(runs), num_prompt_tokens)
+        intake.identity_block_size = 1
+        said = []
+        if options.system_prompt:
+            said.append(f"all prompts share their first {options.system_prompt} tokens")
+        if names.share_partial:
+            said.append(f"{names.num_continued} blocks continue a partial one")
+        intake.notes.append(f"{intake.where}: assumed, not read: {', and '.join(said)}.")
+
+
+def _segments(runs: list[_Run]) -> Segments:
+    bases, lengths = np.array(runs, dtype=np.int64).reshape(-1, 2).T
+    ends: Ints = np.cumsum(lengths)
+    # Runs whose names follow one another are one segment.
+    goes_on = bases[1:] == bases[:-1] + lengths[:-1]
+    return Segments(
+        bases[np.concatenate(([True], ~goes_on))], ends[np.concatenate((~goes_on, [True]))]
+    )

@@ -18,6 +18,7 @@ from workloads.content import prefix_names
 from workloads.fields import MAX_TOKENS
 from workloads.reader import read
 from workloads.reuse import infinite_hit_rate
+from workloads.turns import FORM_FIELD
 from workloads.workload import Workload
 
 FORMS = {"mooncake": 512, "bailian": 16, "tokens": 1}
@@ -36,7 +37,8 @@ def write_trace(
 
     What is written is read back and compared, so that what the form cannot hold is known and said:
     prefixes that end inside a block of the trace; answers that no later turn of their session
-    shows, except as ``tokens``, which spells every token.
+    shows, except as ``tokens``, which spells every token. Rows of sessions say that they hold
+    whole prompts (``"turns": "cumulative"``), so that nothing has to be told from their ids.
 
     Parameters
     ----------
@@ -62,7 +64,8 @@ def write_trace(
     Raises
     ------
     UsageError
-        If there is no such form, or the file cannot be written.
+        If there is no such form, it says more than the workload knows, or the file cannot be
+        written.
     """
     if form not in FORMS:
         raise UsageError(f"--to is {form!r}, but must be one of {', '.join(FORMS)}.")
@@ -71,6 +74,11 @@ def write_trace(
         raise UsageError(
             f"--ids-block-size {size} has no meaning with --to tokens, which spells every token;"
             " leave it out."
+        )
+    if form == "tokens" and not workload.has_prefix_info:
+        raise UsageError(
+            f"--to tokens spells every token, but {workload.name} says nothing about the tokens of"
+            " its prompts; write it with --to mooncake, which can leave them open."
         )
     if not 1 <= size <= MAX_TOKENS:
         raise UsageError(
@@ -175,6 +183,8 @@ class _Rows:
             "turn": turn + 1,
         }
         self._add_blocks(row, request)
+        if turn:
+            row[FORM_FIELD] = "cumulative"
         if request.think_ns is not None:
             row["delay"] = _in_units(request.think_ns, 10**6)
         return row
@@ -199,6 +209,7 @@ class _Rows:
             row["request_id"] = self._name(request.request_id)
         if request.session_id is not None:
             row["session_id"] = self._name(request.session_id)
+            row[FORM_FIELD] = "cumulative"
         if request.think_ns is not None:
             row["delay"] = _in_units(request.think_ns, 10**6)
 
@@ -241,30 +252,43 @@ def _number_or_text(name: str) -> int | str:
 
 
 def _losses(workload: Workload, part: Path, form: str, size: int) -> tuple[str, ...]:
-    if not workload.has_prefix_info:
-        return ()
-    said = []
-    lost = 0.0
     again = read(part, form, trace_block_size=None if form == "tokens" else size)
+    said = []
+    tokens = [
+        sum(request.num_prompt_tokens for request in one.requests) for one in (workload, again)
+    ]
+    if tokens[0] != tokens[1]:
+        said.append(
+            f"The file reads back with {tokens[1]} prompt tokens instead of {tokens[0]}: read it"
+            " with --turns cumulative."
+        )
+    if not workload.has_prefix_info:
+        return tuple(said)
+    lost = 0.0
     for outputs, what in ((False, ""), (True, " and of earlier answers")):
         before = infinite_hit_rate(workload.requests, 1, outputs=outputs)
         after = infinite_hit_rate(again.requests, 1, outputs=outputs)
         if after == before or (outputs and math.isclose(before - after, lost)):
             continue  # nothing is lost, or nothing more than was said
         lost = before - after
-        own = workload.identity_block_size
-        if outputs:
-            reason = (
-                f"the form {form} has no ids for answers, which are known only where the next turn"
-                " of a session shows them"
-            )
-        elif own % size:
-            reason = f"prefixes that end inside a block of {size} tokens are cut to whole blocks"
-        else:
-            reason = "what two prompts share ends inside a block of the trace"
+        reason = _reason_of(workload, form, size, outputs=outputs)
         said.append(
             f"To the token, an infinite cache hits {after:.6f} of the prompt tokens in the file"
-            f" instead of {before:.6f}, counting blocks of earlier prompts{what}: {reason}; --to"
-            " tokens keeps every hit."
+            f" instead of {before:.6f}, counting blocks of earlier prompts{what}{reason}."
         )
     return tuple(said)
+
+
+def _reason_of(workload: Workload, form: str, size: int, *, outputs: bool) -> str:
+    if form == "tokens":
+        return ""
+    if outputs:
+        reason = (
+            f"the form {form} has no ids for answers, which are known only where the next turn of a"
+            " session shows them"
+        )
+    elif workload.identity_block_size % size:
+        reason = f"prefixes that end inside a block of {size} tokens are cut to whole blocks"
+    else:
+        reason = "what two prompts share ends inside a block of the trace"
+    return f": {reason}; --to tokens keeps every hit"
