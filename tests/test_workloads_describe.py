@@ -1,6 +1,7 @@
 """Figures of `workload describe`: each by a plain count of tokens, and what cannot be known."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.types import Request
-from workloads import MEANINGS, Workload, describe, shared_prefix_tokens
+from workloads import MEANINGS, Workload, describe, read, shared_prefix_tokens
 from workloads.content import Interner, TokenIds
 from workloads.multi_turn import agent, multi_turn
 from workloads.structure import popularity, sharing, tree_shape
@@ -150,3 +151,25 @@ def test_the_command_says_what_it_counts(prefixsim, tmp_path):
     assert json.loads(out)["working_set_gib"] == pytest.approx(600 * 131072 / 2**30)
     code, _, err = prefixsim("workload", "describe", path, "--plot", tmp_path / "page.doc")
     assert (code, "must end in" in err) == (2, True)
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=2, max_size=12)
+)
+def test_gaps_reach_back_to_the_last_request_that_had_all_of_the_prefix(tmp_path_factory, prompts):
+    path = tmp_path_factory.mktemp("gaps") / "trace.jsonl"
+    rows = [
+        {"timestamp": 1000 * index**2, "token_ids": ids, "output_length": 0}
+        for index, ids in enumerate(prompts)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = sharing(read(path).requests)
+    for index, ids in enumerate(prompts):
+        earlier = prompts[:index]
+        longest = max((len(os.path.commonprefix([ids, one])) for one in earlier), default=0)
+        if not longest:
+            assert found.gap_ns[index] == -1
+            continue
+        last = max(i for i, one in enumerate(earlier) if one[:longest] == ids[:longest])
+        assert found.gap_ns[index] == (index**2 - last**2) * 10**9
+        assert found.gap_tokens[index] == sum(map(len, prompts[last + 1 : index]))

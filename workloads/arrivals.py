@@ -18,6 +18,9 @@ ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
 DAY_S = 86_400
 """Period of the day's curve, s."""
+_BURSTINESS = {"gamma": (0.001, 1e6), "weibull": (0.15, 1e6)}
+"""Shapes that are drawn faithfully: below, gaps vary by more than 30 times their mean, so that no
+trace has the rate that was asked for; above, they are constant."""
 _DAY_SWING = 0.8
 """How far the rate of the day's curve rises above and falls below its mean, as a share of it."""
 
@@ -130,7 +133,12 @@ def retime(
             f"--burstiness {burstiness:g} has no meaning with --arrival {kind}; give --arrival"
             " gamma or weibull, or leave it out."
         )
-    _check_positive("--burstiness", burstiness)
+    low, high = _BURSTINESS.get(kind, (1, 1))
+    if not low <= burstiness <= high:
+        raise UsageError(
+            f"--burstiness is {burstiness:g}, but must be from {low:g} to {high:g} with --arrival {kind}:"
+            " beyond, no trace keeps the rate, or all gaps are equal (--arrival constant)."
+        )
     if (kind == "users") != (users is not None):
         raise UsageError(
             "--arrival users needs --users, such as --users 8."
@@ -140,8 +148,12 @@ def retime(
         )
     if kind in ("trace", "users") and rate is not None:
         raise UsageError(
-            f"--rate {rate:g} has no meaning with --arrival {kind}; give another --arrival, or"
-            " --rate-scale to speed a trace up."
+            f"--rate {rate:g} has no meaning with --arrival {kind}; "
+            + (
+                "leave it out: the users and the answers decide it."
+                if kind == "users"
+                else "give another --arrival, or --rate-scale to speed a trace up."
+            )
         )
     if kind == "trace":
         return tuple(requests)

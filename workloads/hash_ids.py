@@ -90,11 +90,13 @@ class Turns:
     shared below a block of the trace cannot tell.
     """
 
-    def __init__(self, intake: Intake, tree: PrefixTree, unit: int) -> None:
+    def __init__(
+        self, intake: Intake, tree: PrefixTree, unit: int, *, form: str | None = None
+    ) -> None:
         self._intake = intake
         self._tree = tree
         self._unit = unit
-        self._form = intake.options.turns
+        self._form = intake.options.turns if form is None else form
         self._num_apart = 0
         self._open: list[_Turn] = []
 

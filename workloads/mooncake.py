@@ -194,6 +194,11 @@ class BailianReader(MooncakeReader):
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, int | None]:
         chat = text("chat_id", need(value, "chat_id"))
+        if chat in self._index_of:
+            raise RowError(
+                f"chat_id {show(chat)} is already that of an earlier row, so that turns that follow"
+                " it cannot be told apart"
+            )
         parent = value.get("parent_chat_id")
         parent = None if parent in (None, -1, "-1", "") else text("parent_chat_id", parent)
         if parent not in self._index_of:
