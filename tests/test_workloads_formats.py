@@ -588,7 +588,7 @@ def test_a_first_row_longer_than_what_is_looked_at(save):
     long = "x" * (1 << 16)
     row = {"timestamp": 1_700_000_000_000_000, "input": long, "session_id": "s", "output": "y"}
     assert prompts(read(save(lines(row)))) == [len(long)]
-    assert "does not tell its format; name it with --format" in refused(
+    assert "do not tell its format; name it with --format" in refused(
         save(lines({"a": long, **MOONCAKE}))
     )
     row = {"model": "m", "input": "hello", "max_output_tokens": 3}

@@ -128,17 +128,7 @@ def retime(
             f"--arrival is {kind!r}, which is none of the known kinds; choose from"
             f" {', '.join(ARRIVALS)}."
         )
-    if burstiness != 1 and kind not in ("gamma", "weibull"):
-        raise UsageError(
-            f"--burstiness {burstiness:g} has no meaning with --arrival {kind}; give --arrival"
-            " gamma or weibull, or leave it out."
-        )
-    low, high = _BURSTINESS.get(kind, (1, 1))
-    if not low <= burstiness <= high:
-        raise UsageError(
-            f"--burstiness is {burstiness:g}, but must be from {low:g} to {high:g} with --arrival {kind}:"
-            " beyond, no trace keeps the rate, or all gaps are equal (--arrival constant)."
-        )
+    _check_burstiness(kind, burstiness)
     if (kind == "users") != (users is not None):
         raise UsageError(
             "--arrival users needs --users, such as --users 8."
@@ -258,6 +248,23 @@ def _at(requests: Sequence[Request], times_ns: list[int]) -> tuple[Request, ...]
         replace(request, arrival_ns=time_ns)
         for request, time_ns in zip(requests, times_ns, strict=True)
     )
+
+
+def _check_burstiness(kind: str, burstiness: float) -> None:
+    if kind not in _BURSTINESS:
+        if burstiness != 1:
+            raise UsageError(
+                f"--burstiness {burstiness:g} has no meaning with --arrival {kind}; give --arrival"
+                " gamma or weibull, or leave it out."
+            )
+        return
+    low, high = _BURSTINESS[kind]
+    if not low <= burstiness <= high:
+        raise UsageError(
+            f"--burstiness is {burstiness:g}, but must be from {low:g} to {high:g} with --arrival"
+            f" {kind}: below no trace keeps the rate, and above all gaps are equal (--arrival"
+            " constant)."
+        )
 
 
 def _check_positive(option: str, value: float) -> None:

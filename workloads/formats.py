@@ -217,8 +217,8 @@ def _recognise_json(part: Part, head: bytes) -> str:
         if {"timestamp", "input"} <= keys:
             return "lmcache"
         raise UsageError(
-            f"{part.name}:1: what of the first row can be looked at, {HEAD >> 10} KiB, does not tell"
-            f" its format; name it with --format ({', '.join(FORMATS)})."
+            f"{part.name}:1: the first {HEAD >> 10} KiB of the first row, which are looked at, do"
+            f" not tell its format; name it with --format ({', '.join(FORMATS)})."
         )
     return "mooncake"
 
