@@ -1,7 +1,6 @@
 """Figures of `workload describe`: each by a plain count of tokens, and what cannot be known."""
 
 import json
-from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.types import Request
-from workloads import MEANINGS, Workload, describe, read, shared_prefix_tokens
+from workloads import MEANINGS, Workload, describe, shared_prefix_tokens
 from workloads.content import Interner, TokenIds
 from workloads.multi_turn import agent, multi_turn
 from workloads.structure import popularity, sharing, tree_shape
@@ -65,10 +64,10 @@ def test_sharing_is_what_a_plain_count_gives(rows, in_tree):
         if longest == 0:
             assert found.gap_ns[index] == -1
         else:
-            # At least as long ago as the last request that has all that is shared.
             last = max(position for s, _, position in streams if common(prompt, s) >= longest)
-            assert found.gap_ns[index] <= (index - last) * 10**9
-            assert found.gap_tokens[index] >= 0
+            between = [p for p, _, _ in rows[last + 1 : index]]
+            assert found.gap_ns[index] == (index - last) * 10**9
+            assert found.gap_tokens[index] == sum(map(len, between))
 
 
 @given(rows, st.booleans())
@@ -151,29 +150,3 @@ def test_the_command_says_what_it_counts(prefixsim, tmp_path):
     assert json.loads(out)["working_set_gib"] == pytest.approx(600 * 131072 / 2**30)
     code, _, err = prefixsim("workload", "describe", path, "--plot", tmp_path / "page.doc")
     assert (code, "must end in" in err) == (2, True)
-
-
-def common(one, other):
-    return list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
-@given(
-    prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=2, max_size=12)
-)
-def test_gaps_reach_back_to_the_last_request_that_had_all_of_the_prefix(tmp_path_factory, prompts):
-    path = tmp_path_factory.mktemp("gaps") / "trace.jsonl"
-    rows = [
-        {"timestamp": 1000 * index**2, "token_ids": ids, "output_length": 0}
-        for index, ids in enumerate(prompts)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = sharing(read(path).requests)
-    for index, ids in enumerate(prompts):
-        earlier = prompts[:index]
-        longest = max((len(common(ids, one)) for one in earlier), default=0)
-        if not longest:
-            assert found.gap_ns[index] == -1
-            continue
-        last = max(i for i, one in enumerate(earlier) if one[:longest] == ids[:longest])
-        assert found.gap_ns[index] == (index**2 - last**2) * 10**9
-        assert found.gap_tokens[index] == sum(map(len, prompts[last + 1 : index]))
