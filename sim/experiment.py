@@ -269,7 +269,12 @@ def prepare_requests(
     if config.rate_scale != 1 and config.arrival != "trace":
         raise UsageError(
             f"--rate-scale {config.rate_scale:g} speeds up recorded arrivals and has no meaning "
-            f"with --arrival {config.arrival}; set its --rate instead."
+            f"with --arrival {config.arrival}; "
+            + (
+                "leave it out, or change --users."
+                if config.arrival == "users"
+                else "set its --rate instead."
+            )
         )
     if not seed_is_used:
         _check_seed(config)

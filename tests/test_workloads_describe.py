@@ -64,10 +64,10 @@ def test_sharing_is_what_a_plain_count_gives(rows, in_tree):
         if longest == 0:
             assert found.gap_ns[index] == -1
         else:
-            # At least as long ago as the last request that has all that is shared.
             last = max(position for s, _, position in streams if common(prompt, s) >= longest)
-            assert found.gap_ns[index] <= (index - last) * 10**9
-            assert found.gap_tokens[index] >= 0
+            between = [p for p, _, _ in rows[last + 1 : index]]
+            assert found.gap_ns[index] == (index - last) * 10**9
+            assert found.gap_tokens[index] == sum(map(len, between))
 
 
 @given(rows, st.booleans())

@@ -517,3 +517,122 @@ def test_requests_that_speak_of_block_hashes_are_requests(save):
     row = {"messages": [{"role": "user", "content": '"block_hash": 1'}], "tools": [tool]}
     assert len(read(save(lines(row)), timed=False).requests) == 1
     assert len(read(save(lines({**MOONCAKE, "block_hash": "x"}))).requests) == 1
+
+
+def test_a_field_in_nanoseconds_is_read_as_such_beside_others(save):
+    rows = lines(
+        {"arrival_time_ns": 5_000_000_000, "token_ids": [1], "output_length": 1},
+        {"timestamp": 9000, "token_ids": [2], "output_length": 1},
+    )
+    assert [r.arrival_ns for r in read(save(rows)).requests] == [0, 4_000_000_000]
+    alone = lines(
+        {"arrival_time_ns": 3, "token_ids": [1]}, {"arrival_time_ns": 9, "token_ids": [1]}
+    )
+    workload = read(save(alone), time_unit="s")
+    assert [r.arrival_ns for r in workload.requests] == [0, 6]
+    assert "the earliest timestamp is 3, which was taken as 0" in " ".join(workload.warnings)
+
+
+BAD_FIRST = {
+    "mooncake": ({**MOONCAKE, "input_length": 0, "timestamp": 1_700_000_000}, MOONCAKE),
+    "bailian": ({**BAILIAN, "timestamp": 1.7e12, "turn": 1, "input_length": -1}, BAILIAN),
+    "sharegpt": (
+        {"id": "a", "conversations": [{"from": "human", "value": "hi"}]},
+        {**SHAREGPT[0], "timestamp": 5},
+    ),
+    "openai": (
+        {"timestamp": 1_700_000_000, "messages": [{"role": "user", "content": 5}]},
+        {"timestamp": 7, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3},
+    ),
+    "tokens": (
+        {"timestamp": 1_700_000_000, "token_ids": [1, -1]},
+        {"timestamp": 7, "token_ids": [1, 2], "output_length": 2},
+    ),
+    "lmcache": (
+        {"timestamp": 7, "input": 5, "session_id": "a", "output": ""},
+        {"timestamp": 1_700_000_000_000_000, "input": "x", "session_id": "a", "output": "y"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FIRST)
+def test_a_row_that_is_skipped_leaves_no_trace(save, name):
+    bad, good = BAD_FIRST[name]
+    later = {**good, "timestamp": good["timestamp"] + 2000}
+    later |= {key: "other" for key in ("id", "chat_id") if key in good}
+    clean = read(save(lines(good, later)), name)
+    odd = read(save(lines(bad, good, bad, later)), name, mode="lenient")
+    assert [r.arrival_ns for r in odd.requests] == [r.arrival_ns for r in clean.requests]
+    assert (
+        shared_prefix_tokens(odd.requests).tolist() == shared_prefix_tokens(clean.requests).tolist()
+    )
+    assert odd.num_skipped == 2
+    # What is said of the rows that were taken is the same.
+    assert [said for said in odd.warnings if "2 rows skipped" not in said] == list(clean.warnings)
+    checked = check_trace(save(lines(bad, good)), name)
+    assert len(checked.problems) == 1
+
+
+def test_weka_sessions_of_one_id_are_two(save, tmp_path):
+    for name in ("a", "b"):
+        save(json.dumps(WEKA), f"both/{name}.json")
+    workload = read(tmp_path / "both")
+    assert len({r.session_id for r in workload.requests}) == 4, "two sessions with a subagent each"
+    assert "1 row of sessions whose id an earlier one has" in " ".join(workload.warnings)
+
+
+def test_weka_rows_are_whole_prompts_even_where_turns_share_nothing(save):
+    rows = [
+        {"t": 0.0, "in": 12, "out": 1, "hash_ids": [1, 2, 3]},
+        {"t": 1.0, "in": 8, "out": 1, "hash_ids": [8, 9]},
+    ]
+    assert prompts(read(save(json.dumps({**WEKA, "requests": rows})))) == [12, 8]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_scope"),
+    [
+        *((key, True) for key in ("lora", "lora_id", "LoRA_name", "loraName", "adapter", "salt")),
+        *(
+            (key, True)
+            for key in ("cache_salt", "cacheSalt", "extra_keys", "extra_key", "extraKeys")
+        ),
+        *((key, True) for key in ("mm_hashes", "multi_modal_data", "multimodal", "image_hash")),
+        *((key, False) for key in ("exploration_rate", "result", "basalt", "floral", "command")),
+        *((key, False) for key in ("my_extra_keys", "hmm_state", "image", "saltiness")),
+    ],
+)
+def test_which_keys_keep_equal_prefixes_apart(save, key, is_scope):
+    rows = lines({**MOONCAKE, key: "a"}, {**MOONCAKE, key: "b"})
+    shared = shared_prefix_tokens(read(save(rows)).requests).tolist()
+    assert shared == [0, 0 if is_scope else 600]
+
+
+def test_a_first_row_longer_than_what_is_looked_at(save):
+    long = "x" * (1 << 16)
+    row = {"timestamp": 1_700_000_000_000_000, "input": long, "session_id": "s", "output": "y"}
+    assert prompts(read(save(lines(row)))) == [len(long)]
+    assert "do not tell its format; name it with --format" in refused(
+        save(lines({"a": long, **MOONCAKE}))
+    )
+    row = {"model": "m", "input": "hello", "max_output_tokens": 3}
+    assert prompts(read(save(lines(row, row)), timed=False)) == [5, 5]
+
+
+def test_what_follows_a_broken_element_of_an_array_is_said_to_be_lost(save):
+    text = f'[{json.dumps(MOONCAKE)},\n{{"broken": ,\n{json.dumps(MOONCAKE)}]'
+    workload = read(save(text), mode="lenient")
+    assert len(workload.requests) == 1
+    assert "so that nothing after it can be read" in " ".join(workload.warnings)
+
+
+def test_a_column_that_is_there_twice_is_refused(save):
+    path = save(
+        "TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03,4,5,1\n"
+    )
+    assert "has the column ContextTokens more than once" in refused(path)
+
+
+def test_a_chat_id_that_is_there_twice_is_refused(save):
+    rows = ({**BAILIAN, "request_id": name} for name in "ab")
+    assert "chat_id '1' is already that of an earlier row" in refused(save(lines(*rows)))

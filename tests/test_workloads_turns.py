@@ -338,7 +338,13 @@ def test_a_tree_goes_on_inside_a_segment(compiled):
     tree = PrefixTree(names, 10, compile_from=1 if compiled else 100)
     root = tree.root()
     ids = np.array([5, 6, 7, 8], dtype=np.int64)
-    tree.insert_many(ids, np.array([4]), root, np.array([40]), np.array([0]))
+    tree.insert_many(
+        ids,
+        np.array([4]),
+        root,
+        num_prompt_tokens=np.array([40]),
+        num_output_tokens=np.array([0]),
+    )
     assert tree.extend([1], [20], ids[2:]) == ([1], [40])
     assert tree.extend([1], [20], np.array([7, 9])) == ([1, 41], [30, 40])
     assert tree.extend([1], [20], np.array([7, 9])) == ([1, 41], [30, 40])
@@ -368,7 +374,7 @@ def test_both_forms_of_a_tree_give_the_same_names(steps, unit):
     one = np.array([1], dtype=np.int64)
     roots = [tree.root() for tree in (plain, compiled)]
     for tree, root in zip((plain, compiled), roots, strict=True):
-        tree.insert_many(one, one, root, one * unit, one * 0)
+        tree.insert_many(one, one, root, num_prompt_tokens=one * unit, num_output_tokens=one * 0)
     paths = [([1], [unit])]
     for which, kept, ids in steps:
         bases, ends = paths[which % len(paths)]

@@ -19,6 +19,9 @@ ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
 DAY_S = 86_400
 """Period of the day's curve, s."""
+_BURSTINESS = {"gamma": (0.001, 1e6), "weibull": (0.15, 1e6)}
+"""Shapes that are drawn faithfully: below, gaps vary by more than 30 times their mean, so that no
+trace has the rate that was asked for; above, they are constant."""
 _DAY_SWING = 0.8
 """How far the rate of the day's curve rises above and falls below its mean, as a share of it."""
 
@@ -126,12 +129,7 @@ def retime(
             f"--arrival is {kind!r}, which is none of the known kinds; choose from"
             f" {', '.join(ARRIVALS)}."
         )
-    if burstiness != 1 and kind not in ("gamma", "weibull"):
-        raise UsageError(
-            f"--burstiness {burstiness:g} has no meaning with --arrival {kind}; give --arrival"
-            " gamma or weibull, or leave it out."
-        )
-    _check_positive("--burstiness", burstiness)
+    _check_burstiness(kind, burstiness)
     if (kind == "users") != (users is not None):
         raise UsageError(
             "--arrival users needs --users, such as --users 8."
@@ -141,8 +139,12 @@ def retime(
         )
     if kind in ("trace", "users") and rate is not None:
         raise UsageError(
-            f"--rate {rate:g} has no meaning with --arrival {kind}; give another --arrival, or"
-            " --rate-scale to speed a trace up."
+            f"--rate {rate:g} has no meaning with --arrival {kind}; "
+            + (
+                "leave it out: the users and the answers decide it."
+                if kind == "users"
+                else "give another --arrival, or --rate-scale to speed a trace up."
+            )
         )
     if kind == "trace":
         return requests
@@ -258,6 +260,23 @@ def _in_order(requests: Sequence[Request]) -> Sequence[Request]:
     if isinstance(requests, Requests):
         return requests.take(np.argsort(requests.arrival_ns, kind="stable"))
     return tuple(sorted(requests, key=lambda request: request.arrival_ns))
+
+
+def _check_burstiness(kind: str, burstiness: float) -> None:
+    if kind not in _BURSTINESS:
+        if burstiness != 1:
+            raise UsageError(
+                f"--burstiness {burstiness:g} has no meaning with --arrival {kind}; give --arrival"
+                " gamma or weibull, or leave it out."
+            )
+        return
+    low, high = _BURSTINESS[kind]
+    if not low <= burstiness <= high:
+        raise UsageError(
+            f"--burstiness is {burstiness:g}, but must be from {low:g} to {high:g} with --arrival"
+            f" {kind}: below no trace keeps the rate, and above all gaps are equal (--arrival"
+            " constant)."
+        )
 
 
 def _check_positive(option: str, value: float) -> None:

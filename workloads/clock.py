@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from workloads.content import Ints
@@ -39,6 +41,23 @@ class Clock:
         self._fractional = False
         self._unit_is_settled = False
         self._num_stamped = self._num_unstamped = 0
+        # Unit in which messages spell times, which is that of the field last read.
+        self._spelt_ns: int | None = None
+
+    def state(self) -> tuple[object, ...]:
+        """Give all that reading a time stamp changes, for `restore`."""
+        return (
+            self.unit_ns, self._fractional, self._unit_is_settled, self._num_stamped,
+            self._num_unstamped, self._spelt_ns, len(self.said),
+        )  # fmt: skip
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Forget what was read since `state` was called."""
+        (
+            self.unit_ns, self._fractional, self._unit_is_settled, self._num_stamped,
+            self._num_unstamped, self._spelt_ns, num_said,
+        ) = state  # fmt: skip
+        del self.said[num_said:]
 
     def expect(self, unit: str) -> None:
         """Set the unit of the format, unless the user chose one."""
@@ -49,8 +68,15 @@ class Clock:
         if not self._unit_is_settled:
             self._settle_unit(value)
         result = time_ns(name, value, self.unit_ns)
+        self._spelt_ns = self.unit_ns
         if isinstance(value, float) and not value.is_integer():
             self._fractional = True
+        return result
+
+    def read_ns(self, name: str, value: object) -> int:
+        """Read a time stamp of a field whose name says that it is in nanoseconds."""
+        result = time_ns(name, value, 1)
+        self._spelt_ns = 1
         return result
 
     @property
@@ -110,6 +136,7 @@ class Clock:
         if not self.common:
             return said
         start_ns = int(arrivals.min())
+        unit_ns = self._spelt_ns or self.unit_ns
         if num_late := int((arrivals < np.maximum.accumulate(arrivals)).sum()):
             said.append(f"{rows(num_late)} out of order, sorted by timestamp")
         if self._num_unstamped and timed:
@@ -119,17 +146,17 @@ class Clock:
             )
         if start_ns and not self.dated:
             said.append(
-                f"the earliest timestamp is {start_ns / self.unit_ns:.15g}, which was taken as 0"
+                f"the earliest timestamp is {start_ns / unit_ns:.15g}, which was taken as 0"
             )
-        return said + self._doubts(arrivals, start_ns)
+        return said + self._doubts(arrivals, start_ns, unit_ns)
 
-    def _doubts(self, arrivals: Ints, start_ns: int) -> list[str]:
+    def _doubts(self, arrivals: Ints, start_ns: int, unit_ns: int) -> list[str]:
         """Say where a unit of time makes no sense: nobody sends so little or so much."""
         if self.dated:
             return []
-        spelt = unit_name(self.unit_ns)
-        unit = epoch_unit(start_ns / self.unit_ns) if start_ns else None
-        if unit is not None and UNITS_NS[unit] != self.unit_ns:
+        spelt = unit_name(unit_ns)
+        unit = epoch_unit(start_ns / unit_ns) if start_ns else None
+        if unit is not None and UNITS_NS[unit] != unit_ns:
             return [
                 f"timestamps were read as {spelt}, but look like {unit_name(UNITS_NS[unit])} since"
                 f" 1970; if they are, give --time-unit {unit}"

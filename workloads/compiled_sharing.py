@@ -77,7 +77,9 @@ def _scan(
     """Go through the uses of each segment in turn; ``upto`` sums the prompts so far."""
     seen = False
     # Most tokens that were had of the segment, by two different owners; as `structure._Use`.
-    owner, most, most_of_others, most_in_prompts, last = NOBODY, 0, 0, 0, 0
+    owner, most, most_of_others, most_in_prompts = NOBODY, 0, 0, 0
+    # Uses that no later one covers, fewer tokens the later; as `structure._Use.latest`.
+    latest, had, num_latest = np.empty_like(order), np.empty_like(order), 0
     for index in range(len(order)):
         row = order[index]
         if index == 0 or bases[row] != bases[order[index - 1]]:
@@ -89,6 +91,10 @@ def _scan(
             found.shared[one] = max(found.shared[one], reach)
             if start > found.deepest[one]:
                 found.deepest[one] = start
+                place = num_latest - 1
+                while had[place] < reach - start:
+                    place -= 1
+                last = latest[place]
                 found.gap_ns[one] = arrivals_ns[one] - arrivals_ns[last]
                 found.gap_tokens[one] = upto[one] - prompt - upto[last]
             by_others = most_of_others if mine == owner else most
@@ -99,7 +105,7 @@ def _scan(
                 found.is_repeat[one] = True
         if not seen:
             seen = True
-            owner, most, most_of_others, most_in_prompts = mine, length, 0, 0
+            owner, most, most_of_others, most_in_prompts, num_latest = mine, length, 0, 0, 0
         elif mine == owner:
             most = max(most, length)
         elif length > most:
@@ -108,4 +114,7 @@ def _scan(
         elif length > most_of_others:
             most_of_others = length
         most_in_prompts = max(most_in_prompts, min(length, prompt - start))
-        last = one
+        while num_latest and had[num_latest - 1] <= length:
+            num_latest -= 1
+        latest[num_latest], had[num_latest] = one, length
+        num_latest += 1

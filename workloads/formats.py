@@ -15,7 +15,7 @@ from workloads.intake import Intake
 from workloads.lengths import AZURE, BURST, AzureReader, BurstReader, csv_rows
 from workloads.lines import Rows, first_value, read_rows
 from workloads.mooncake import BailianReader, MooncakeReader
-from workloads.source import DamagedError, Part, lines
+from workloads.source import HEAD, DamagedError, Part, lines
 from workloads.token_ids import PROMPTS, TokenIdReader
 from workloads.weka import WekaReader
 
@@ -195,7 +195,7 @@ def recognise(part: Part, head: bytes) -> str:
     """
     if head.startswith((b"{", b"[")):
         _refuse_cache_events(part, head)
-        return _recognise_json(head)
+        return _recognise_json(part, head)
     first = head.replace(b"\r", b"\n").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     columns = {cell.strip() for cell in next(csv.reader([first]), [])}
     for name, wanted in (("azure", AZURE), ("burst", BURST)):
@@ -228,7 +228,7 @@ def _refuse_cache_events(part: Part, head: bytes) -> None:
         )
 
 
-def _recognise_json(head: bytes) -> str:
+def _recognise_json(part: Part, head: bytes) -> str:
     value = first_value(head)
     # Where the first row is longer than what can be looked at, keys may be nested ones.
     found = value if isinstance(value, dict) else {k.decode() for k in _KEY.findall(head)}
@@ -236,6 +236,14 @@ def _recognise_json(head: bytes) -> str:
     for name, needed, any_of in _TELLS:
         if needed <= keys and keys & any_of:
             return name
+    if value is None and len(head) >= HEAD:
+        # The row goes on, and with it what would tell.
+        if {"timestamp", "input"} <= keys:
+            return "lmcache"
+        raise UsageError(
+            f"{part.name}:1: the first {HEAD >> 10} KiB of the first row, which are looked at, do"
+            f" not tell its format; name it with --format ({', '.join(FORMATS)})."
+        )
     return "mooncake"
 
 
@@ -249,5 +257,6 @@ _TELLS: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("sharegpt", frozenset(), frozenset({"conversations"})),
     ("lmcache", frozenset({"input", "session_id"}), frozenset({"output"})),
     ("openai", frozenset(), frozenset({"messages", "prompt", "text_input", "text"})),
+    ("openai", frozenset({"input", "model"}), frozenset({"input"})),
 )
 """Formats in turn: keys that the first row must have, and keys of which it must have one."""

@@ -20,7 +20,10 @@ from workloads.requests import Requests
 from workloads.tree import Names, Paths, PrefixTree, with_tail
 from workloads.workload import Workload
 
-_SCOPE = re.compile(r"lora|adapter|salt|^extra_?keys?$|^mm_|multi_?modal|image_hash", re.IGNORECASE)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SCOPE = re.compile(
+    r"_(lora|loras|adapter|adapters|salt|salts|multi_?modal|images?_hash(es)?)_|^_mm_|^_extra_?keys?_$"
+)
 _NO_SCOPE: tuple[object, ...] = (None, "", 0, [], {})
 
 
@@ -28,7 +31,10 @@ class _ScopeNames(dict[str, bool]):
     """Whether a field goes into an engine's block hash beside the tokens, by its name."""
 
     def __missing__(self, name: str) -> bool:
-        found = self[name] = _SCOPE.search(name) is not None
+        # By whole words, so that an exploration_rate is no LoRA and a result no salt.
+        words = _WORD.findall(name.replace("LoRA", "lora").replace("LoRa", "lora"))
+        spelt = f"_{'_'.join(words).lower()}_"
+        found = self[name] = _SCOPE.search(spelt) is not None
         return found
 
 
@@ -112,6 +118,15 @@ class Intake:
         return None if wanted is None else wanted - len(self._arrivals)
 
     # What is wrong with a row.
+
+    def mark(self) -> tuple[tuple[object, ...], Counter[str]]:
+        """Remember what reading a row may change before all of it is checked, for `undo`."""
+        return self.clock.state(), self.counts.copy()
+
+    def undo(self, mark: tuple[tuple[object, ...], Counter[str]]) -> None:
+        """Forget a row that turned out bad: it leaves no trace in what is made of the others."""
+        state, self.counts = mark
+        self.clock.restore(state)
 
     def bad(self, line: int | str, fault: RowError) -> None:
         """Take note of a row that cannot be used.

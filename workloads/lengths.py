@@ -45,6 +45,11 @@ def csv_rows(part: Part, wanted: tuple[str, ...]) -> Rows:
             if header is None:
                 header = [cell.strip() for cell in cells]
                 missing = [name for name in wanted if name not in header]
+                if twice := sorted({name for name in wanted if header.count(name) > 1}):
+                    raise UsageError(
+                        f"{part.name}:{number}: has the column {twice[0]} more than once, which"
+                        " leaves open which of them counts; remove one."
+                    )
                 if missing:
                     raise UsageError(
                         f"{part.name}:{number}: has no column {', '.join(missing)}; the first line"

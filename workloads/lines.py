@@ -150,7 +150,9 @@ class _Text:
                 # An error well before the end does not go away by reading on.
                 if len(self.text) - error.pos > HEAD or not self.more():
                     return RowError(
-                        f"{self._whole} is cut off or broken here", "fetch the file anew"
+                        f"{self._whole} is cut off or broken here, so that nothing after it can be"
+                        " read",
+                        "fetch the file anew",
                     )
                 continue
             # A number may go on beyond what was read.

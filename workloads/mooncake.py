@@ -189,7 +189,13 @@ class BailianReader(MooncakeReader):
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
         # Until all turns are known, each is a session of its own.
-        return text("chat_id", need(value, "chat_id")), _parent(value)
+        chat = text("chat_id", need(value, "chat_id"))
+        if chat in self._index_of:
+            raise RowError(
+                f"chat_id {show(chat)} is already that of an earlier row, so that turns that follow"
+                " it cannot be told apart"
+            )
+        return chat, _parent(value)
 
     def _taken(self, value: dict[str, object], index: int) -> None:
         self._index_of[text("chat_id", value["chat_id"])] = index

@@ -105,11 +105,13 @@ def read_into(intake: Intake, source: Source, format_name: str) -> None:
                 )
             with closing(_rows(intake, reader, form, part, head)) as rows:
                 for line, value in rows:
+                    mark = intake.mark()
                     try:
                         if isinstance(value, RowError):
                             raise value
                         reader.row(line, value)
                     except RowError as bad:
+                        intake.undo(mark)
                         intake.bad(line, bad)
                     if intake.full:
                         break

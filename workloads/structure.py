@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -52,8 +52,18 @@ class _Use:
     other: object = None
     num_other_tokens: int = 0
     num_in_prompts: int = 0
-    last_ns: int = 0
-    last_tokens: int = 0
+    # Uses that nothing later covers: tokens of the segment, fewer the later, and when.
+    latest: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def use(self, num_tokens: int, now_ns: int, num_before: int) -> None:
+        """Note that its first ``num_tokens`` are in a request."""
+        while self.latest and self.latest[-1][0] <= num_tokens:
+            self.latest.pop()
+        self.latest.append((num_tokens, now_ns, num_before))
+
+    def last_use(self, num_tokens: int) -> tuple[int, int]:
+        """Tell when the first ``num_tokens`` were last in a request."""
+        return next(use[1:] for use in reversed(self.latest) if use[0] >= num_tokens)
 
     def note(self, owner: object, num_tokens: int) -> None:
         """Keep the two sessions that had most of it."""
@@ -96,8 +106,9 @@ def sharing(requests: Sequence[Request]) -> Sharing:
             start = ends[num_had - 2] if num_had > 1 else 0
             had = start + min(ends[num_had - 1] - start, last.num_tokens)
             shared[index] = min(had, num_prompt_tokens)
-            gap_ns[index] = request.arrival_ns - last.last_ns
-            gap_tokens[index] = num_before - last.last_tokens
+            last_ns, last_tokens = last.last_use(int(shared[index]) - start)
+            gap_ns[index] = request.arrival_ns - last_ns
+            gap_tokens[index] = num_before - last_tokens
             had = _had_by_others(bases[:num_had], ends, uses, owner)
             common[index] = min(had, num_prompt_tokens)
         is_repeat[index] = _is_repeat(bases, ends, num_prompt_tokens, uses)
@@ -111,7 +122,7 @@ def sharing(requests: Sequence[Request]) -> Sharing:
             else:
                 use.note(owner, length)
             use.num_in_prompts = max(use.num_in_prompts, min(length, num_prompt_tokens - start))
-            use.last_ns, use.last_tokens = request.arrival_ns, num_before
+            use.use(length, request.arrival_ns, num_before)
             start = end
     return Sharing(shared, common, is_repeat, gap_ns, gap_tokens)
 

@@ -93,9 +93,8 @@ class TokenIdReader:
         session_id = None if session is None else text("session_id", session)
         delay = value.get("delay")
         think_ns = None if delay is None else time_ns("delay", delay, 10**6)
-        if value.get("arrival_time_ns") is not None and intake.options.time_unit is None:
-            intake.clock.unit_ns = 1
-            arrival_ns = intake.arrival_ns("arrival_time_ns", value["arrival_time_ns"])
+        if value.get("arrival_time_ns") is not None:
+            arrival_ns = intake.clock.read_ns("arrival_time_ns", value["arrival_time_ns"])
         else:
             arrival_ns = intake.arrival_ns(
                 "timestamp", value.get("timestamp"), session_id, think_ns

@@ -37,6 +37,7 @@ class WekaReader:
         self._shared_tree: PrefixTree | None = None
         self._unit: int | None = None
         self._num_sessions = 0
+        self._names: set[str] = set()
         intake.clock.expect("s")
 
     def row(self, line: int, value: object) -> None:
@@ -55,7 +56,7 @@ class WekaReader:
         scope = value.get("hash_id_scope", "local")
         if scope not in ("local", "global"):
             raise RowError(f"hash_id_scope is {show(scope)}, which is neither 'local' nor 'global'")
-        session_id = text("id", value.get("id", f"session {self._num_sessions}"))
+        session_id = self._own_name(text("id", value.get("id", f"session {self._num_sessions}")))
         self._unit = unit
         self._num_sessions += 1
         intake.identity_block_size = unit
@@ -64,18 +65,33 @@ class WekaReader:
         if scope == "global":
             tree = self._shared_tree = self._shared_tree or tree
         # Output reuse is linked session by session, and so is a local tree forgotten.
+        # Its rows hold whole prompts, also where a turn shares nothing with the one before.
         turns = Turns(intake, tree, unit)
         last_turn: dict[str, int] = {}
         for place, agent, start_ns, request in _requests(value["requests"], session_id, "", 0):
             if intake.full:
                 break
+            mark = intake.mark()
             try:
                 if isinstance(request, RowError):
                     raise request
                 self._request(_Place(place, agent, start_ns), request, tree, turns, last_turn)
             except RowError as bad:
+                intake.undo(mark)
                 intake.bad(f"{line}: requests{place}", bad)
         turns.finish()
+
+    def _own_name(self, name: str) -> str:
+        """Tell a session apart from an earlier one of the same id."""
+        own, number = name, 1
+        while own in self._names:
+            number += 1
+            own = f"{name} ({number})"
+        if own != name:
+            odd = "of sessions whose id an earlier one has, taken as sessions of their own"
+            self._intake.counts[odd] += 1
+        self._names.add(own)
+        return own
 
     def _request(
         self,
@@ -118,7 +134,7 @@ class WekaReader:
             # Nothing comes before a first turn that it could wait for.
             think_ns=think_ns if agent in last_turn else None,
         )
-        turns.add(index, min(len(ids) * unit, num_prompt_tokens))
+        turns.add(index, min(len(ids) * unit, num_prompt_tokens), form="cumulative")
         last_turn[agent] = index
 
     def finish(self) -> None:
