@@ -5,7 +5,7 @@ One of the few modules that know policies and workloads as well as the simulator
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import policies
 from sim.capacity import num_usable_blocks
 from sim.checked import Checked
+from sim.columns import columns_of
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
@@ -26,6 +27,17 @@ from sim.presets import load_preset
 from sim.recorder import Recorded, Recorder
 from sim.results import request_data, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
+from sim.tiering import (
+    check_tiers,
+    has_tiers,
+    recomputes_last_block,
+    settings_of_tiers,
+    tiers_of,
+    tiers_without_effect,
+    traffic_of_tiers,
+    with_tiers,
+)
+from sim.tiers import Tier
 from sim.types import Allocator, Clock, CostModel, Request, SequenceCost
 from workloads import (
     GENERATORS,
@@ -165,7 +177,7 @@ def _ceiling(config: RunConfig, workload: Workload, recorder: Recorded) -> float
         workload.requests if as_given else tuple(served),
         config.block_size,
         config.reuse == "all",
-        getattr(policies.load(config.policy), "recomputes_last_block", True),
+        recomputes_last_block(config),
     )
 
 
@@ -286,7 +298,8 @@ def check(config: RunConfig) -> None:
     _policy_of(config)
     cost, _ = cost_of(config)
     overhead, _ = overhead_of(config)
-    Choice(config, cost, overhead).check()
+    Choice(config, cost, overhead, has_tiers=has_tiers(config)).check()
+    check_tiers(config)
     if not is_source(config.workload):
         raise UsageError(
             f"workload {config.workload!r} is neither a generator ({', '.join(GENERATORS)}) nor "
@@ -303,6 +316,7 @@ def build_engine(
     cost: CostModel | SequenceCost | None = None,
     overhead: OverheadProfile | None = None,
     on_step: OnStep | None = None,
+    tiers: Sequence[Tier] = (),
 ) -> Engine:
     """Put policy, scheduler, cost and overhead of a configuration together.
 
@@ -320,7 +334,10 @@ def build_engine(
         Price every step instead of what the configuration names.
     on_step
         Called at the end of every step; see `Engine`.
+    tiers
+        Stand behind the allocator and whatever is put around it.
     """
+    cost = cost or cost_of(config)[0]
 
     def make_allocator(clock: Clock) -> Allocator:
         allocator = policies.make(
@@ -332,7 +349,8 @@ def build_engine(
         )
         if ":" in config.policy:
             allocator = Checked(allocator, config.policy)
-        return wrap(allocator, clock)
+        allocator = wrap(allocator, clock)
+        return with_tiers(config, allocator, tiers, cost) if tiers else allocator
 
     return Engine(
         make_allocator,
@@ -341,7 +359,7 @@ def build_engine(
             config.max_num_batched_tokens,
             config.long_prefill_token_threshold,
         ),
-        cost or cost_of(config)[0],
+        cost,
         recorder,
         reuse="prefill" if config.reuse == "prefill" else "all",
         closed_loop=config.sessions == "closed",
@@ -383,7 +401,8 @@ def run(
     num_blocks = num_blocks_of(config, workload)
     cost, cost_name = cost_of(config)
     overhead, overhead_name = overhead_of(config)
-    choice = Choice(config, cost, overhead, timed=timed)
+    tiers = tiers_of(config, workload)
+    choice = Choice(config, cost, overhead, timed=timed, has_tiers=bool(tiers))
     if on_start is not None:
         on_start(len(requests))
     recorder: Recorded
@@ -392,16 +411,17 @@ def run(
         recorder = choice.run_fast(requests, num_blocks, keep_steps=keep_steps, on_done=on_done)
     else:
         recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
+        watches: list[Timed] = []
+
+        def wrap(allocator: Allocator, _: Clock) -> Allocator:
+            watches.append(Timed(allocator))
+            return watches[0] if timed else allocator
+
         engine = build_engine(
-            config,
-            num_blocks,
-            recorder,
-            wrap=lambda allocator, _: Timed(allocator) if timed else allocator,
-            cost=cost,
-            overhead=overhead,
+            config, num_blocks, recorder, wrap=wrap, cost=cost, overhead=overhead, tiers=tiers
         )
         engine.run(requests)
-        timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
+        timing = watches[0].table() if timed else None
     digest = digests(config, workload_digest=workload.digest)
     run_id = name_of(config, digest)
     summary = {
@@ -419,6 +439,7 @@ def run(
         "block_size": config.block_size,
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
+        **settings_of_tiers(config, tiers),
         "cost": cost_name,
         "cost_digest": digest["cost"],
         "overhead": overhead_name,
@@ -439,7 +460,9 @@ def run(
             config.block_size,
             has_prefix_info=workload.has_prefix_info,
         ),
+        **traffic_of_tiers(config, tiers),
     }
+    summary = {column.name: summary[column.name] for column in columns_of("summary")}
     return Run(
         config,
         run_id,
@@ -504,6 +527,7 @@ def _without_effect(config: RunConfig, workload: Workload) -> list[str]:
             f"{config.max_num_seqs}: vLLM reads a common prefix once from {MIN_CASCADE_SEQS} "
             "sequences on."
         )
+    said += tiers_without_effect(config)
     if config.overlap and config.overhead == "none":
         said.append("--overlap changes nothing with --overhead none: there is nothing to overlap.")
     return said

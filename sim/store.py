@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from sim.columns import Table, columns_of
+from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import Run
 from sim.identity import VERSION
@@ -39,8 +40,25 @@ _ORDER = [
 _PART = ".part-"
 """Beginning of the name of a folder that a run is being written into."""
 
-_LATER = ("workload_digest", "policy_digest", "cost_digest", "overhead_digest")
-"""Columns that results of earlier releases lack; they are read as empty."""
+_OF_TIERS = {
+    **{
+        name: getattr(RunConfig(), name)
+        for name in ("host_bandwidth", "host_latency", "ssd_bandwidth", "ssd_latency", "tier_write")
+    },
+    **dict.fromkeys(
+        (
+            *("host_capacity_tokens", "ssd_capacity_tokens", "host_hit_rate", "ssd_hit_rate"),
+            *("num_host_tokens", "num_ssd_tokens", "num_recomputed_tokens", "load_s", "load_ms"),
+            *("host_read_gb", "host_written_gb", "ssd_read_gb", "ssd_written_gb"),
+        ),
+        0,
+    ),
+}
+_LATER = {
+    **dict.fromkeys(("workload_digest", "policy_digest", "cost_digest", "overhead_digest"), ""),
+    **_OF_TIERS,
+}
+"""Columns that results of earlier releases lack, and what they are read as."""
 
 
 class ResultStore:
@@ -191,15 +209,13 @@ def _read_row(file: Path) -> dict[str, Any]:
         raise _broken(file, "is no record of a run") from error
     if run_id != file.parent.name:
         raise _broken(file, f"is the record of another run, {run_id}")
-    missing = [
-        column.name
-        for column in columns_of("summary")
-        if column.name not in row and column.name not in _LATER
-    ]
+    # The GPU's cache was the only one.
+    row = {**_LATER, "device_hit_rate": row.get("hit_rate"), **row}
+    missing = [column.name for column in columns_of("summary") if column.name not in row]
     if missing:
         what = f"has no {missing[0]!r} in its summary, as of another release of prefixsim"
         raise _broken(file, what)
-    return {**dict.fromkeys(_LATER, ""), **row}
+    return row
 
 
 def _check_row(file: Path, row: dict[str, Any]) -> None:
@@ -218,10 +234,12 @@ def _read_table(path: Path, table: Table) -> pd.DataFrame:
         raise _broken(path, "is missing") from error
     except (OSError, ValueError) as error:  # pyarrow's errors are of either kind
         raise _broken(path, "is broken or cannot be read") from error
-    missing = [column.name for column in columns_of(table) if column.name not in frame]
+    names = [column.name for column in columns_of(table)]
+    later = {name: _LATER[name] for name in names if name not in frame and name in _LATER}
+    missing = [name for name in names if name not in frame and name not in later]
     if missing:
         raise _broken(path, f"has no column {missing[0]!r}, as of another release of prefixsim")
-    return frame
+    return frame.assign(**later)[names] if later else frame
 
 
 def _broken(path: Path, what: str) -> UsageError:

@@ -11,7 +11,7 @@ PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
     "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.identity", "sim.api",
     "sim.explained", "sim.engines", "sim.verify", "sim.prove", "sim.calibrate", "sim.validate",
-    "sim.curves",
+    "sim.curves", "sim.tiering",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""
 MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.grid", "sim.experiment", "sim.overhead", "gpu_backend")

@@ -15,7 +15,7 @@ from sim.errors import UsageError
 from sim.fast import process
 
 
-@with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"))
+@with_settings(("Workload", "Policy", "Engine", "Tiers", "Cost", "Arrivals"))
 def command(
     output: Annotated[
         Path | None,

@@ -37,7 +37,9 @@ _SETTINGS = [
 ]
 
 
-@with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"), many=True, workload="option")
+@with_settings(
+    ("Workload", "Policy", "Engine", "Tiers", "Cost", "Arrivals"), many=True, workload="option"
+)
 def command(
     file: Annotated[
         Path | None,
