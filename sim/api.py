@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sim import experiment
-from sim.cli.output import SHOWN, progress, say_compiling, warn
+from sim.cli.output import SHOWN, progress, say_compiling, shown, warn
 from sim.columns import columns_of
 from sim.config import RunConfig, setting_of
 from sim.config import settings as all_settings
@@ -52,6 +52,10 @@ class Plots:
     def capacity(self) -> Figure:
         """Hit rate against KV capacity."""
         return self._draw("capacity")
+
+    def tiers(self) -> Figure:
+        """Hit rate by where it comes from, against the capacity of host memory or SSD."""
+        return self._draw("tiers")
 
     def block_size(self) -> Figure:
         """Hit rate and TTFT against block size."""
@@ -149,7 +153,7 @@ class Run(Results):
         rows = [
             {"figure": name, "value": self[name], "unit": columns[name].unit,
              "meaning": columns[name].meaning}
-            for name in SHOWN
+            for name in shown(self.summary.iloc[0])
         ]  # fmt: skip
         html: str = pd.DataFrame(rows).to_html(index=False, float_format="{:,.4g}".format)
         return html

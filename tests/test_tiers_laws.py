@@ -2,7 +2,7 @@
 
 import pytest
 from helpers import Clock, make, policy_cases, requests_of, serve_in_turn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policies
@@ -20,6 +20,8 @@ CASES = [
     if name != "none"
 ]
 every_policy = pytest.mark.parametrize(("policy", "args"), CASES)
+a_few = settings(max_examples=25)
+"""Every law is tried on some thirty policies."""
 
 # A prompt is a path of segments, so that prompts share prefixes; outputs repeat what prompts hold.
 SEGMENTS = ([1, 2, 3], [4, 5, 6, 7], [8, 9])
@@ -85,6 +87,7 @@ def tells(name):
 
 
 @every_policy
+@a_few
 @given(paths=prompts, host=capacities)
 def test_an_infinite_tier_that_is_written_through_loses_nothing(policy, args, paths, host):
     requests = requests_for(paths)
@@ -99,6 +102,7 @@ def test_an_infinite_tier_that_is_written_through_loses_nothing(policy, args, pa
 
 
 @every_policy
+@a_few
 @given(paths=prompts, host=capacities, write=writes)
 def test_served_in_turn_the_gpu_hits_the_same_with_tiers(policy, args, paths, host, write):
     """A block that is loaded takes the place of the same block computed."""
@@ -127,6 +131,7 @@ def test_served_in_turn_the_gpu_hits_the_same_with_tiers(policy, args, paths, ho
 
 
 @every_policy
+@a_few
 @given(paths=prompts)
 def test_what_the_gpu_evicts_is_in_an_infinite_tier_and_nothing_else(policy, args, paths):
     requests = requests_for(paths)
@@ -167,6 +172,7 @@ def run(policy, args, tiers, write, requests, **limits):
 
 
 @every_policy
+@a_few
 @given(
     paths=prompts,
     sizes=st.lists(capacities, min_size=1, max_size=2),
@@ -193,6 +199,7 @@ def test_tokens_of_all_tiers_are_those_of_the_prompt_at_most(policy, args, paths
 
 
 @every_policy
+@a_few
 @given(paths=prompts, host=capacities, write=writes)
 def test_a_loaded_block_is_managed_as_a_computed_one(policy, args, paths, host, write):
     """Served in turn, the work of cache management is the same with and without tiers."""

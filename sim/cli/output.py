@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,6 +16,9 @@ from rich.table import Table
 
 from sim.columns import columns_of
 from sim.jsonable import without_nan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN = (
     "hit_rate",
@@ -35,6 +38,20 @@ SHOWN = (
     "makespan_s",
 )
 """What the summary of a run shows of its row; ``--json`` shows all."""
+
+OF_TIERS = (
+    *("device_hit_rate", "host_hit_rate", "ssd_hit_rate", "num_recomputed_tokens", "load_s"),
+    *("host_read_gb", "host_written_gb", "ssd_read_gb", "ssd_written_gb"),
+)
+"""What it shows too where there are tiers below the GPU."""
+
+
+def shown(summary: Mapping[str, Any] | pd.Series[Any]) -> list[str]:
+    """List the figures that the summary of a run shows."""
+    tiers = [name for name in ("host", "ssd") if summary[f"{name}_capacity_tokens"]]
+    others = [name for name in ("host", "ssd") if name not in tiers]
+    of_tiers = [name for name in OF_TIERS if tiers and not name.startswith(tuple(others))]
+    return [*SHOWN[:2], *of_tiers, *SHOWN[2:]]
 
 
 def forgive_odd_characters() -> None:
@@ -128,7 +145,7 @@ def summary_table(title: str, summary: Mapping[str, Any]) -> Table:
     grid = Table(title=title, title_justify="left")
     for heading in ("figure", "value", "unit", "meaning"):
         grid.add_column(heading, justify="right" if heading == "value" else "left")
-    for name in SHOWN:
+    for name in shown(summary):
         column = columns[name]
         grid.add_row(name, show(summary[name]), column.unit, column.meaning)
     return grid

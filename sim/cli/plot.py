@@ -20,7 +20,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--kind",
-            metavar="capacity|block-size|ttft|overhead|break-even",
+            metavar="capacity|tiers|block-size|ttft|overhead|break-even",
             help="What to draw, repeatable; default: all that the results can show.",
         ),
     ] = None,
