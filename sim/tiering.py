@@ -117,17 +117,19 @@ def tiers_without_effect(config: RunConfig) -> list[str]:
             "blocks, so that none are lost to a lower tier."
         ]
     defaults = RunConfig()
-    chosen = [
-        option_name(name)
-        for tier, names in (
-            (config.host_memory, ("host_bandwidth", "host_latency")),
-            (config.ssd, ("ssd_bandwidth", "ssd_latency")),
-        )
-        for name in names
-        if is_nothing(tier) and getattr(config, name) != getattr(defaults, name)
-    ]
-    if config.tier_write != defaults.tier_write and not config.has_tiers:
-        chosen.append("--tier-write")
-    if not chosen:
-        return []
-    return [f"{', '.join(chosen)} changes nothing without a tier: give --host-memory or --ssd."]
+
+    def say(names: Sequence[str], where: str) -> list[str]:
+        chosen = [
+            option_name(name) for name in names if getattr(config, name) != getattr(defaults, name)
+        ]
+        verb = "changes" if len(chosen) == 1 else "change"
+        return [f"{' and '.join(chosen)} {verb} nothing at {where}."] if chosen else []
+
+    said = []
+    if is_nothing(config.host_memory):
+        said += say(("host_bandwidth", "host_latency"), "--host-memory 0")
+    if is_nothing(config.ssd):
+        said += say(("ssd_bandwidth", "ssd_latency"), "--ssd 0")
+    if not config.has_tiers:
+        said += say(("tier_write",), "--host-memory 0 and --ssd 0")
+    return said

@@ -2,7 +2,10 @@
 
 import json
 import math
+import re
+import shlex
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +14,7 @@ from plotted import legend, summary_of, title
 from sim import plots
 from sim.capacity import is_nothing, num_tier_blocks
 from sim.columns import columns_of
-from sim.config import RunConfig
+from sim.config import RunConfig, option_name, settings
 from sim.errors import UsageError
 from sim.experiment import check, run
 from sim.identity import run_id_of
@@ -163,10 +166,10 @@ def test_a_policy_that_caches_nothing_has_nothing_to_lose():
 
 
 def test_settings_without_a_tier_are_said_to_change_nothing():
-    found = run(RunConfig(**SMALL, ssd_latency=5, tier_write="evict"))
-    assert (
-        "--ssd-latency, --tier-write changes nothing without a tier: give --host-memory or --ssd."
-        in found.warnings
+    found = run(RunConfig(**SMALL, ssd_latency=5, ssd_bandwidth=1, tier_write="evict"))
+    assert found.warnings[-2:] == (
+        "--ssd-bandwidth and --ssd-latency change nothing at --ssd 0.",
+        "--tier-write changes nothing at --host-memory 0 and --ssd 0.",
     )
 
 
@@ -333,3 +336,36 @@ def test_without_two_capacities_there_is_no_picture():
         plots.KINDS["tiers"](table, None)
     unknown = summary_of(*rows(hit_rate=math.nan, infinite_hit_rate=math.nan))
     assert "tiers" not in plots.applicable(unknown)
+
+
+# The page.
+
+PAGE = Path(__file__).parents[1] / "docs" / "tiers.md"
+
+
+def test_the_page_says_what_its_command_gives(prefixsim, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands, table = re.findall(
+        r"```console\n(.*?)```.*?(\| host memory .*?)\n\n", PAGE.read_text(), re.DOTALL
+    )[0]
+    sweep, plot = (shlex.split(line)[1:] for line in commands.replace("\\\n", " ").splitlines())
+    code, out, err = prefixsim(*sweep, "-j", 1, "--json")
+    assert code == 0, err
+    found = {
+        (row["host_capacity_tokens"] * 131_072 // 2**30, row["tier_write"]): row
+        for row in json.loads(out)
+    }
+    said = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert len(said) == 7
+    for capacity, write, *figures in said:
+        row = found[int(capacity.removesuffix(" GiB")), write]
+        assert figures == [
+            *(f"{row[f'{name}hit_rate']:.4f}" for name in ("", "device_", "host_")),
+            *(f"{row[name]:.1f}" for name in ("host_read_gb", "host_written_gb", "ttft_ms_mean")),
+        ]
+    assert prefixsim(*plot)[0] == 0
+
+
+def test_the_page_names_settings_that_there_are():
+    options = set(re.findall(r"--[a-z][a-z-]+", PAGE.read_text())) - {"--kind"}
+    assert options <= {option_name(field.name) for field in settings()}

@@ -41,14 +41,15 @@ class Tiered(Wrapped):
     V1 releases blocks, so that the head of a prefix outlives its continuations; and when a request
     lets go, all its blocks count as used, in each tier.
 
-    Sources: lookups behind the local run, blocks taken as for computed tokens, and writes of hit
-    blocks too as ``KVConnectorBase_V1`` and ``OffloadingConnector`` of vLLM 0.11 to 0.13 (LRU in
-    host memory); write-through and write-back, and host memory between GPU and storage, as
-    SGLang's HiCache (0.5) with ``hicache_write_policy``; all tiers written at once, and a hit on
-    disk kept in host memory, as LMCache 0.3's local backends. Simplified: ``OffloadingConnector``
-    loads asynchronously, so that others go on meanwhile, and HiCache by layers, beside the forward
-    pass; here loads block the step, as LMCache's do by default. HiCache writes through once a node
-    was hit often enough, and neither loads nor prefetches short runs; here the times decide.
+    Sources. ``OffloadingConnector`` of vLLM (0.12): the run goes on behind the local one, blocks
+    are taken as for computed tokens, hit blocks are written too, LRU over host memory. SGLang's
+    HiCache (0.5.9): write-through and write-back, host memory between GPU and storage. LMCache
+    (0.3): all local backends are written at once, and what is read from disk stays in host memory.
+
+    Simplified. Loads block the step, as LMCache's connector does by default;
+    ``OffloadingConnector`` loads while others go on, and HiCache layer by layer beside the forward
+    pass. HiCache refuses to load fewer than 10 tokens, and the others load whatever is there; here
+    the times decide. Nothing is prefetched while a request waits.
 
     Parameters
     ----------
