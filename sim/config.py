@@ -148,25 +148,27 @@ class RunConfig:
         "'infinite', or 0: none.",
     )
     host_bandwidth: float = _setting(
-        25.0, "Tiers", "GB/s at which blocks are loaded from host memory.", above=0.0
+        25.0, "Tiers", "GB/s at which blocks are loaded from host memory.", minimum=1e-6
     )
     host_latency: float = _setting(
         20.0,
         "Tiers",
         "Microseconds that a request's load from host memory takes before its first byte.",
         minimum=0.0,
+        maximum=1e9,
     )
     ssd: str = _setting(
         "0", "Tiers", "SSD for blocks behind host memory, or behind the GPU; as --host-memory."
     )
     ssd_bandwidth: float = _setting(
-        5.0, "Tiers", "GB/s at which blocks are loaded from the SSD.", above=0.0
+        5.0, "Tiers", "GB/s at which blocks are loaded from the SSD.", minimum=1e-6
     )
     ssd_latency: float = _setting(
         100.0,
         "Tiers",
         "Microseconds that a request's load from the SSD takes before its first byte.",
         minimum=0.0,
+        maximum=1e9,
     )
     tier_write: str = _setting(
         "through",

@@ -29,6 +29,7 @@ from sim.results import request_data, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.tiering import (
     check_tiers,
+    doubts_about_tiers,
     has_tiers,
     recomputes_last_block,
     settings_of_tiers,
@@ -414,8 +415,10 @@ def run(
         watches: list[Timed] = []
 
         def wrap(allocator: Allocator, _: Clock) -> Allocator:
+            if not timed:
+                return allocator
             watches.append(Timed(allocator))
-            return watches[0] if timed else allocator
+            return watches[0]
 
         engine = build_engine(
             config, num_blocks, recorder, wrap=wrap, cost=cost, overhead=overhead, tiers=tiers
@@ -468,7 +471,11 @@ def run(
         run_id,
         summary,
         recorder,
-        (*workload.warnings, *_doubts(config, workload, summary)),
+        (
+            *workload.warnings,
+            *_doubts(config, workload, summary),
+            *doubts_about_tiers(config, num_blocks, tiers),
+        ),
         workload.notes,
         timing,
     )

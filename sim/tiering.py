@@ -109,6 +109,18 @@ def traffic_of_tiers(config: RunConfig, tiers: Sequence[Tier]) -> dict[str, floa
     return traffic
 
 
+def doubts_about_tiers(config: RunConfig, num_blocks: int, tiers: Sequence[Tier]) -> list[str]:
+    """Say where a tier can hold hardly anything that a GPU of so many blocks has lost."""
+    if not tiers or config.tier_write == "evict" or tiers[0].num_blocks > num_blocks:
+        return []
+    option = {"host": "--host-memory", "ssd": "--ssd"}[tiers[0].name]
+    return [
+        f"{option} holds {tiers[0].num_blocks:,} blocks, no more than the GPU's {num_blocks:,}, "
+        "and is written through: hardly anything that the GPU has lost is still there; raise it, "
+        "or choose --tier-write evict."
+    ]
+
+
 def tiers_without_effect(config: RunConfig) -> list[str]:
     """Name the settings of tiers that change nothing."""
     if config.has_tiers and not has_tiers(config):

@@ -98,7 +98,8 @@ def test_a_bad_capacity_is_named_with_its_option(settings, sentence):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"host_bandwidth": 0}, "--host-bandwidth 0 must be greater than 0."),
+        ({"host_bandwidth": 0}, "--host-bandwidth 0.0 must be at least 1e-06."),
+        ({"ssd_latency": 1e300}, "--ssd-latency 1e[+]300 must be at most 1e[+]09."),
         ({"ssd_latency": -1}, "--ssd-latency -1.0 must be at least 0."),
         ({"tier_write": "back"}, "--tier-write 'back' must be one of through, evict."),
     ],
@@ -170,6 +171,15 @@ def test_settings_without_a_tier_are_said_to_change_nothing():
     assert found.warnings[-2:] == (
         "--ssd-bandwidth and --ssd-latency change nothing at --ssd 0.",
         "--tier-write changes nothing at --host-memory 0 and --ssd 0.",
+    )
+
+
+def test_a_tier_that_holds_what_the_gpu_holds_is_doubted():
+    small = {**SMALL, "host_memory": "3200"}
+    doubted = run(RunConfig(**small))
+    assert doubted.warnings[-1].startswith("--host-memory holds 200 blocks, no more than the GPU's")
+    assert not any(
+        "written through" in said for said in run(RunConfig(**small, tier_write="evict")).warnings
     )
 
 
