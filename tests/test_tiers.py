@@ -183,6 +183,39 @@ def test_the_last_token_is_computed_as_the_policy_does(recomputes_last_block, nu
     assert tier.num_blocks_read == -(-num_tokens // 4)
 
 
+@pytest.mark.parametrize(("overlap", "ttft_ns"), [(False, HOST_NS + 200), (True, HOST_NS)])
+def test_cache_management_may_overlap_with_loads_too(overlap, ttft_ns):
+    class Overhead:
+        def work_ns(self, work):
+            return 200
+
+    recorder = Recorder()
+    engine = Engine(
+        lambda clock: Tiered(
+            make("vllm_v1", 3, 4, clock), [host()], "through", prefill_pricer(Cost())
+        ),
+        SchedulerConfig(),
+        Cost(),
+        recorder,
+        overhead=Overhead(),
+        overlap=overlap,
+    )
+    engine.run(requests_of((A, [1]), (B, [1]), (A, [1]), arrivals_ns=[0, 10_000, 20_000]))
+    assert ttfts(recorder)[2] == ttft_ns
+
+
+def test_a_cost_by_sequences_is_asked_about_one_alone():
+    class BySequences:
+        def sequences_ns(self, scheduled):
+            ((seq, num_new_tokens),) = scheduled
+            return 10 * num_new_tokens + seq.num_computed_tokens
+
+    (request,) = requests_of((A, [1]))
+    seq = sequence_of(request, 4)
+    assert prefill_pricer(BySequences())(seq, 3, 6) == 36
+    assert seq.num_computed_tokens == 0
+
+
 # Where copies go.
 
 
