@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -68,6 +69,7 @@ class EvictorPool:
         self.request_blocks: dict[str, list[Block]] = {}
         self._num_registered: dict[str, int] = {}
         self._last_hits: dict[str, int | None] = {}
+        self._on_evict: Callable[[int], None] | None = None
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:
         """Walk the keys until one is not cached; the last token is always left to compute."""
@@ -150,6 +152,10 @@ class EvictorPool:
         blocks = self.request_blocks.get(seq.request_id, ())
         shared = takewhile(lambda block: block.ref_count == num_running, blocks)
         return sum(1 for _ in shared)
+
+    def tell_evictions(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` with every key that the order gives up."""
+        self._on_evict = listener
 
     def snapshot(self) -> dict[str, Any]:
         """Free blocks that hold nothing, in order; ids of cached blocks; number of free blocks."""
@@ -278,4 +284,6 @@ class EvictorPool:
                     self.order.blocked.discard(parent)
         self.counts.evictions += 1
         self.counts.dict_operations += 3
+        if self._on_evict is not None:
+            self._on_evict(key)
         return block

@@ -85,6 +85,8 @@ class RadixTree:
         Pages in the tree, and those of them that no lock protects.
     evictable_leaves
         Unlocked nodes without children.
+    on_evict
+        Called with the key of each page of a leaf that goes, last page first.
     """
 
     def __init__(self, eviction: str = "lru", counts: OperationCounts | None = None) -> None:
@@ -100,6 +102,7 @@ class RadixTree:
         self.num_blocks = 0
         self.num_evictable_blocks = 0
         self.evictable_leaves: set[Node] = set()
+        self.on_evict: Callable[[int], None] | None = None
         # The serial number stands for nothing but an order among equal ranks.
         self._heap: list[tuple[Rank, int, Node]] = []
         self._serial = 0
@@ -211,6 +214,9 @@ class RadixTree:
             self.num_blocks -= len(leaf.keys)
             self.num_evictable_blocks -= len(leaf.keys)
             self._counts.dict_operations += 2
+            if self.on_evict is not None:
+                for key in reversed(leaf.keys):
+                    self.on_evict(key)
         self._counts.evictions += len(freed)
         return freed
 

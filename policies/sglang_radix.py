@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from policies._radix_tree import RadixTree
@@ -160,6 +161,10 @@ class SglangRadix:
             return 0
         above = self.tree.path(held.node)
         return sum(len(node.keys) for node in above if node.lock_ref == num_running)
+
+    def tell_evictions(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` with the keys of every leaf that is evicted, last page first."""
+        self.tree.on_evict = listener
 
     def snapshot(self) -> dict[str, Any]:
         """Free pages in order, pages in the tree, leaves as paths of keys, number of free pages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Callable
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -115,6 +116,7 @@ class VllmV0:
         self._last_access_ns: dict[str, int] = {}
         # Registered in this step, to be hit from the next one on.
         self._touched: list[int] = []
+        self._on_evict: Callable[[int], None] | None = None
 
     @staticmethod
     def num_blocks_to_hold(
@@ -234,6 +236,10 @@ class VllmV0:
         shared = takewhile(lambda block_id: self.ref_counts[block_id] == num_running, blocks)
         return sum(1 for _ in shared)
 
+    def tell_evictions(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` with every key that the evictor gives up."""
+        self._on_evict = listener
+
     def snapshot(self) -> dict[str, Any]:
         """Plain free list, evictor's order, ids of registered blocks, number of free blocks."""
         return {
@@ -351,6 +357,8 @@ class VllmV0:
         else:
             block_id, key = self.evictor.evict()
             del self.cached[key]
+            if self._on_evict is not None:
+                self._on_evict(key)
         self.ref_counts[block_id] = 1
         self.trackers[block_id] = BlockTracker()
         return block_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -65,6 +65,7 @@ class VllmV1:
         self.request_blocks: dict[str, list[Block]] = {}
         # How many leading blocks of a request are registered already.
         self._num_registered: dict[str, int] = {}
+        self._on_evict: Callable[[int], None] | None = None
 
     def match_prefix(self, seq: Sequence) -> PrefixMatch:
         """Walk the keys until one is not cached; the last token is always left to compute."""
@@ -153,6 +154,10 @@ class VllmV1:
         shared = takewhile(lambda block: block.ref_count == num_running, blocks)
         return sum(1 for _ in shared)
 
+    def tell_evictions(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` with every key whose last block is reused."""
+        self._on_evict = listener
+
     def snapshot(self) -> dict[str, Any]:
         """Free queue in order, ids of blocks with a key, number of free blocks."""
         return {
@@ -230,6 +235,8 @@ class VllmV1:
         del same[block.block_id]
         if not same:
             del self.cached[key]
+            if self._on_evict is not None:
+                self._on_evict(key)
 
 
 POLICY = VllmV1

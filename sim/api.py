@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sim import comparison, comparison_points, experiment
-from sim.cli.output import SHOWN, progress, warn
+from sim.cli.output import SHOWN, progress, shown, warn
 from sim.columns import columns_of
 from sim.comparison import Comparison
 from sim.config import RunConfig, setting_of
@@ -54,6 +54,10 @@ class Plots:
     def capacity(self) -> Figure:
         """Hit rate against KV capacity."""
         return self._draw("capacity")
+
+    def tiers(self) -> Figure:
+        """Hit rate by where it comes from, against the capacity of host memory or SSD."""
+        return self._draw("tiers")
 
     def block_size(self) -> Figure:
         """Hit rate and TTFT against block size."""
@@ -178,7 +182,7 @@ class Run(Results):
         rows = [
             {"figure": name, "value": self[name], "unit": columns[name].unit,
              "meaning": columns[name].meaning}
-            for name in SHOWN
+            for name in shown(self.summary.iloc[0])
         ]  # fmt: skip
         html: str = pd.DataFrame(rows).to_html(index=False, float_format="{:,.4g}".format)
         return html

@@ -42,6 +42,13 @@ COLUMNS: tuple[Column, ...] = (
         block_size | int64 | tokens | block size of the engine
         kv_capacity_tokens | int64 | tokens | usable blocks times block size
         num_blocks | int64 | blocks | usable blocks of the pool
+        host_capacity_tokens | int64 | tokens | blocks of host memory times block size, 0: none
+        host_bandwidth | float64 | GB/s | of loads from host memory
+        host_latency | float64 | us | of a request's load from host memory
+        ssd_capacity_tokens | int64 | tokens | blocks of the SSD times block size, 0: none
+        ssd_bandwidth | float64 | GB/s | of loads from the SSD
+        ssd_latency | float64 | us | of a request's load from the SSD
+        tier_write | str | | through, or evict: when blocks are written to host memory and SSD
         cost | str | | preset or file that priced the steps
         cost_digest | str | | digest of the cost file, empty for a preset
         overhead | str | | profile that priced cache management
@@ -63,7 +70,10 @@ COLUMNS: tuple[Column, ...] = (
         num_prompt_tokens | int64 | tokens | prompt tokens of the finished requests
         num_output_tokens | int64 | tokens | output tokens of the finished requests
         num_cached_tokens | int64 | tokens | prompt tokens hit at first admission
-        hit_rate | float64 | | cached / prompt tokens, each request once
+        hit_rate | float64 | | cached / prompt tokens, each request once, all tiers together
+        device_hit_rate | float64 | | the part of hit_rate that the GPU's own KV cache gave
+        host_hit_rate | float64 | | the part of hit_rate that was loaded from host memory
+        ssd_hit_rate | float64 | | the part of hit_rate that was loaded from the SSD
         infinite_hit_rate | float64 | | hit_rate of the policy's rules in a cache that never evicts
         block_hit_rate | float64 | | hit / full blocks of the prompts
         mean_request_hit_rate | float64 | | mean over requests of cached / prompt tokens
@@ -72,8 +82,16 @@ COLUMNS: tuple[Column, ...] = (
         num_block_queries | int64 | blocks | blocks asked for, every lookup counted
         num_block_hits | int64 | blocks | blocks found, every lookup counted
         lookup_hit_rate | float64 | | num_block_hits / num_block_queries, as vLLM counts
+        num_host_tokens | int64 | tokens | of num_cached_tokens, loaded from host memory
+        num_ssd_tokens | int64 | tokens | of num_cached_tokens, loaded from the SSD
+        num_recomputed_tokens | int64 | tokens | in a tier, but quicker to compute; no hits
+        host_read_gb | float64 | GB | loaded from host memory, after preemptions too
+        host_written_gb | float64 | GB | written to host memory
+        ssd_read_gb | float64 | GB | loaded from the SSD, after preemptions too
+        ssd_written_gb | float64 | GB | written to the SSD
         makespan_s | float64 | s | simulated time to the end of the last step
         gpu_s | float64 | s | simulated time of the model's forward passes
+        load_s | float64 | s | simulated time that steps waited for loads from tiers
         overhead_s | float64 | s | modelled CPU time of cache management
         overhead_share | float64 | | overhead_s / (gpu_s + overhead_s)
         request_throughput | float64 | requests/s | finished requests / makespan
@@ -103,7 +121,11 @@ COLUMNS: tuple[Column, ...] = (
         rejection | str | | why it was rejected
         num_prompt_tokens | int64 | tokens | length of the prompt
         num_output_tokens | int64 | tokens | length of the output
-        num_cached_tokens | int64 | tokens | hit at first admission
+        num_cached_tokens | int64 | tokens | hit at first admission, in the GPU or in a tier
+        num_host_tokens | int64 | tokens | of these, loaded from host memory
+        num_ssd_tokens | int64 | tokens | of these, loaded from the SSD
+        num_recomputed_tokens | int64 | tokens | in a tier then, but quicker to compute; no hits
+        load_ms | float64 | ms | start of the admitting step until its loads were there
         num_preemptions | int64 | | times it lost its blocks
         arrival_s | float64 | s | simulated time of arrival
         admitted_s | float64 | s | simulated start of the step that first admitted it

@@ -11,9 +11,10 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, Literal, cast
 
+from sim.capacity import is_nothing
 from sim.errors import UsageError
 
-Group = Literal["Workload", "Engine", "Policy", "Cost", "Arrivals"]
+Group = Literal["Workload", "Engine", "Policy", "Tiers", "Cost", "Arrivals"]
 Args = tuple[tuple[str, str], ...]
 
 _MAX_INT = 2**31 - 1
@@ -139,6 +140,43 @@ class RunConfig:
         "it) or 'auto': whichever is quicker.",
         choices=("auto", "plain", "fast"),
     )
+    host_memory: str = _setting(
+        "0",
+        "Tiers",
+        "Host memory for blocks that the GPU has lost, behind any policy: the model's KV (64GiB), "
+        "tokens, blocks (10000blocks), share of the workload's distinct prompt tokens (50%), "
+        "'infinite', or 0: none.",
+    )
+    host_bandwidth: float = _setting(
+        25.0, "Tiers", "GB/s at which blocks are loaded from host memory.", minimum=1e-6
+    )
+    host_latency: float = _setting(
+        20.0,
+        "Tiers",
+        "Microseconds that a request's load from host memory takes before its first byte.",
+        minimum=0.0,
+        maximum=1e9,
+    )
+    ssd: str = _setting(
+        "0", "Tiers", "SSD for blocks behind host memory, or behind the GPU; as --host-memory."
+    )
+    ssd_bandwidth: float = _setting(
+        5.0, "Tiers", "GB/s at which blocks are loaded from the SSD.", minimum=1e-6
+    )
+    ssd_latency: float = _setting(
+        100.0,
+        "Tiers",
+        "Microseconds that a request's load from the SSD takes before its first byte.",
+        minimum=0.0,
+        maximum=1e9,
+    )
+    tier_write: str = _setting(
+        "through",
+        "Tiers",
+        "When blocks are written to host memory and SSD: each into both as soon as it is computed "
+        "('through'), or into the next tier when one loses it ('evict').",
+        choices=("through", "evict"),
+    )
     model: str = _setting("llama-3-8b", "Cost", "Model of the cost preset.")
     gpu: str = _setting("h100", "Cost", "GPU of the cost preset.")
     cost: str | None = _setting(
@@ -207,16 +245,31 @@ class RunConfig:
             object.__setattr__(self, setting_field.name, _parse(setting_field, value))
         for name in ("workload_args", "policy_args"):
             object.__setattr__(self, name, _normalize_args(name, getattr(self, name)))
+        for name in ("host_memory", "ssd"):
+            if is_nothing(getattr(self, name)):
+                object.__setattr__(self, name, "0")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, arguments as mappings; without ``engine``, which decides no result."""
+        """Plain data, arguments as mappings; without ``engine``, which decides no result.
+
+        Settings of tiers are left out at their defaults: runs had their names before tiers were.
+        """
         data = {
             **asdict(self),
             "workload_args": dict(self.workload_args),
             "policy_args": dict(self.policy_args),
         }
         del data["engine"]
+        for setting_field in settings():
+            is_default = data.get(setting_field.name) == setting_field.default
+            if is_default and setting_of(setting_field).group == "Tiers":
+                del data[setting_field.name]
         return data
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there is host memory or SSD behind the policy."""
+        return not (is_nothing(self.host_memory) and is_nothing(self.ssd))
 
 
 def settings() -> tuple[Field[Any], ...]:

@@ -209,6 +209,8 @@ class Engine(EventLoop):
                 yield self._env.timeout(0)
             start_ns = self.now()
             step = scheduler.schedule()
+            for seq, load in step.loads:
+                recorder.loaded(seq, load)
             for seq, _ in step.admitted:
                 recorder.admitted(seq, start_ns)
             queues = (len(scheduler.running), len(scheduler.waiting))
@@ -217,15 +219,16 @@ class Engine(EventLoop):
             # A step that only preempted has nothing for the model to do.
             gpu_ns = self._price(step) if step.scheduled else 0
             overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
+            busy_ns = step.load_ns + gpu_ns
             end_ns = start_ns + (
-                max(gpu_ns, overhead_ns) if self._overlap else gpu_ns + overhead_ns
+                max(busy_ns, overhead_ns) if self._overlap else busy_ns + overhead_ns
             )
             if end_ns > _MAX_NS:
                 raise UsageError(
                     "the run takes more than 292 simulated years, the longest time that can be "
                     "told; lower the coefficients of --cost or --overhead, or raise the rate."
                 )
-            recorder.priced(gpu_ns, overhead_ns)
+            recorder.priced(gpu_ns, overhead_ns, step.load_ns)
             recorder.snapshot_step(step, start_ns, end_ns, queues, self.allocator.usage)
             yield self._env.timeout(end_ns - start_ns)
             scheduler.complete(step)
@@ -262,6 +265,8 @@ class Engine(EventLoop):
     def _schedule_ahead(self, *, in_flight: bool) -> tuple[Step, int] | None:
         """Schedule a step and count it as computed; None if it computes nothing."""
         step = self.scheduler.schedule(in_flight=in_flight)
+        for seq, load in step.loads:
+            self._recorder.loaded(seq, load)
         for seq, _ in step.admitted:
             self._recorder.admitted(seq, self.now())
         if not step.scheduled:
@@ -269,9 +274,9 @@ class Engine(EventLoop):
             return None
         gpu_ns = self._price(step)
         overhead_ns = self._overhead.work_ns(step.work) if self._overhead else 0
-        self._recorder.priced(gpu_ns, overhead_ns)
+        self._recorder.priced(gpu_ns, overhead_ns, step.load_ns)
         self.scheduler.advance(step)
-        return step, max(gpu_ns, overhead_ns)
+        return step, max(step.load_ns + gpu_ns, overhead_ns)
 
     def _read_common_prefix_once(self, step: Step) -> None:
         """Take the reads that cascade attention saves off the context that the step reads."""

@@ -36,12 +36,15 @@ class Choice:
         What a step takes.
     timed
         Whether our own allocator is measured, which only the plain engine has.
+    has_tiers
+        Whether there are tiers below the GPU.
     """
 
     config: RunConfig
     cost: CostModel | SequenceCost
     overhead: OverheadProfile
     timed: bool = False
+    has_tiers: bool = False
 
     def check(self) -> None:
         """Refuse ``--engine fast`` where there is no fast engine.
@@ -115,7 +118,9 @@ class Choice:
         if self.timed:
             return "--timed measures the plain code"
         policy = policies.load(self.config.policy)
-        return why_not(policy, _limits(self.config), self.cost, self.overhead)
+        return why_not(
+            policy, _limits(self.config), self.cost, self.overhead, has_tiers=self.has_tiers
+        )
 
 
 def _limits(config: RunConfig) -> SchedulerConfig:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import policies
 from sim.capacity import num_usable_blocks
 from sim.checked import Checked
+from sim.columns import columns_of
 from sim.config import Args, RunConfig
 from sim.cost import load_cost
 from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
@@ -26,6 +27,18 @@ from sim.presets import load_preset
 from sim.recorder import Recorded, Recorder
 from sim.results import request_data, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
+from sim.tiering import (
+    check_tiers,
+    doubts_about_tiers,
+    has_tiers,
+    recomputes_last_block,
+    settings_of_tiers,
+    tiers_of,
+    tiers_without_effect,
+    traffic_of_tiers,
+    with_tiers,
+)
+from sim.tiers import Tier
 from sim.types import Allocator, Clock, CostModel, Request, SequenceCost
 from workloads import (
     GENERATORS,
@@ -234,7 +247,7 @@ def _ceiling(config: RunConfig, workload: Workload, recorder: Recorded) -> float
         workload.requests if as_given else tuple(served),
         config.block_size,
         config.reuse == "all",
-        getattr(policies.load(config.policy), "recomputes_last_block", True),
+        recomputes_last_block(config),
     )
 
 
@@ -390,7 +403,8 @@ def check(config: RunConfig, *, seed_is_used: bool = False) -> None:
     _policy_of(config)
     cost, _ = cost_of(config)
     overhead, _ = overhead_of(config)
-    Choice(config, cost, overhead).check()
+    Choice(config, cost, overhead, has_tiers=has_tiers(config)).check()
+    check_tiers(config)
     if not seed_is_used:
         _check_seed(config)
     if not is_source(config.workload):
@@ -409,6 +423,7 @@ def build_engine(
     cost: CostModel | SequenceCost | None = None,
     overhead: OverheadProfile | None = None,
     on_step: OnStep | None = None,
+    tiers: Sequence[Tier] = (),
 ) -> Engine:
     """Put policy, scheduler, cost and overhead of a configuration together.
 
@@ -426,7 +441,10 @@ def build_engine(
         Price every step instead of what the configuration names.
     on_step
         Called at the end of every step; see `Engine`.
+    tiers
+        Stand behind the allocator and whatever is put around it.
     """
+    cost = cost or cost_of(config)[0]
 
     def make_allocator(clock: Clock) -> Allocator:
         allocator = policies.make(
@@ -438,7 +456,8 @@ def build_engine(
         )
         if ":" in config.policy:
             allocator = Checked(allocator, config.policy)
-        return wrap(allocator, clock)
+        allocator = wrap(allocator, clock)
+        return with_tiers(config, allocator, tiers, cost) if tiers else allocator
 
     return Engine(
         make_allocator,
@@ -447,7 +466,7 @@ def build_engine(
             config.max_num_batched_tokens,
             config.long_prefill_token_threshold,
         ),
-        cost or cost_of(config)[0],
+        cost,
         recorder,
         reuse="prefill" if config.reuse == "prefill" else "all",
         closed_loop=config.sessions == "closed",
@@ -492,7 +511,8 @@ def run(
     workload, cost, overhead = inputs.workload, inputs.cost, inputs.overhead
     requests = prepare_requests(config, workload)
     num_blocks = num_blocks_of(config, workload)
-    choice = Choice(config, cost, overhead, timed=timed)
+    tiers = tiers_of(config, workload)
+    choice = Choice(config, cost, overhead, timed=timed, has_tiers=bool(tiers))
     if on_start is not None:
         on_start(len(requests))
     recorder: Recorded
@@ -501,16 +521,19 @@ def run(
         recorder = choice.run_fast(requests, num_blocks, keep_steps=keep_steps, on_done=on_done)
     else:
         recorder = Recorder(keep_steps=keep_steps, on_done=on_done)
+        watches: list[Timed] = []
+
+        def wrap(allocator: Allocator, _: Clock) -> Allocator:
+            if not timed:
+                return allocator
+            watches.append(Timed(allocator))
+            return watches[0]
+
         engine = build_engine(
-            config,
-            num_blocks,
-            recorder,
-            wrap=lambda allocator, _: Timed(allocator) if timed else allocator,
-            cost=cost,
-            overhead=overhead,
+            config, num_blocks, recorder, wrap=wrap, cost=cost, overhead=overhead, tiers=tiers
         )
         engine.run(requests)
-        timing = engine.allocator.table() if isinstance(engine.allocator, Timed) else None
+        timing = watches[0].table() if timed else None
     digest = inputs.digests
     run_id = name_of(config, digest)
     summary = {
@@ -528,6 +551,7 @@ def run(
         "block_size": config.block_size,
         "kv_capacity_tokens": num_blocks * config.block_size,
         "num_blocks": num_blocks,
+        **settings_of_tiers(config, tiers),
         "cost": inputs.cost_name,
         "cost_digest": digest["cost"],
         "overhead": inputs.overhead_name,
@@ -548,13 +572,19 @@ def run(
             config.block_size,
             has_prefix_info=workload.has_prefix_info,
         ),
+        **traffic_of_tiers(config, tiers),
     }
+    summary = {column.name: summary[column.name] for column in columns_of("summary")}
     return Run(
         config,
         run_id,
         summary,
         recorder,
-        (*workload.warnings, *_doubts(config, workload, summary)),
+        (
+            *workload.warnings,
+            *_doubts(config, workload, summary),
+            *doubts_about_tiers(config, num_blocks, tiers),
+        ),
         workload.notes,
         timing,
     )
@@ -613,6 +643,7 @@ def _without_effect(config: RunConfig, workload: Workload) -> list[str]:
             f"{config.max_num_seqs}: vLLM reads a common prefix once from {MIN_CASCADE_SEQS} "
             "sequences on."
         )
+    said += tiers_without_effect(config)
     if config.overlap and config.overhead == "none":
         said.append("--overlap changes nothing with --overhead none: there is nothing to overlap.")
     return said

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.scheduler import Step
-from sim.types import BlockUsage, Request, Sequence
+from sim.types import BlockUsage, Load, Request, Sequence
 
 UNKNOWN = -1
 """Stands for a time that never came, ns."""
@@ -28,6 +28,10 @@ class RequestRecord:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     rejection: str = ""
+    num_host_tokens: int = 0
+    num_ssd_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    load_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -66,7 +70,14 @@ class RequestColumns:
     admitted_ns: Ints
     first_token_ns: Ints
     finished_ns: Ints
+    num_host_tokens: Ints
+    num_ssd_tokens: Ints
+    num_recomputed_tokens: Ints
+    load_ns: Ints
 
+
+OF_TIERS = ("num_host_tokens", "num_ssd_tokens", "num_recomputed_tokens", "load_ns")
+"""Columns of a request that are 0 without tiers below the GPU."""
 
 STEP_COLUMNS = tuple(field.name for field in fields(StepRecord))
 """Columns of a step, in the order in which rows of numbers hold them."""
@@ -82,6 +93,7 @@ class Recorded(Protocol):
     end_ns: int
     gpu_ns: int
     overhead_ns: int
+    load_ns: int
 
     def served(self) -> Collection[Request]:
         """List the requests that were not rejected, in order of arrival."""
@@ -119,6 +131,7 @@ class Recorder:
         self.end_ns = 0
         self.gpu_ns = 0
         self.overhead_ns = 0
+        self.load_ns = 0
         self._keep_steps = keep_steps
         self._on_done = on_done
         self._num_done = 0
@@ -142,10 +155,20 @@ class Recorder:
             record.admitted_ns = now_ns
             record.num_cached_tokens = seq.num_cached_tokens
 
-    def priced(self, gpu_ns: int, overhead_ns: int) -> None:
-        """Note what a step takes on the GPU and in cache management."""
+    def loaded(self, seq: Sequence, load: Load) -> None:
+        """Note what an admission got from tiers; told before `admitted`, the first one counts."""
+        record = self._live[seq.request_id]
+        if record.admitted_ns == UNKNOWN:
+            record.num_host_tokens = load.num_host_tokens
+            record.num_ssd_tokens = load.num_ssd_tokens
+            record.num_recomputed_tokens = load.num_recomputed_tokens
+            record.load_ns = load.load_ns
+
+    def priced(self, gpu_ns: int, overhead_ns: int, load_ns: int) -> None:
+        """Note what a step takes on the GPU and in cache management, and what it waits for."""
         self.gpu_ns += gpu_ns
         self.overhead_ns += overhead_ns
+        self.load_ns += load_ns
 
     def stepped(self, step: Step, end_ns: int) -> None:
         """Note the end of a step."""
@@ -212,6 +235,10 @@ class Recorder:
             admitted_ns=column("admitted_ns"),
             first_token_ns=column("first_token_ns"),
             finished_ns=column("finished_ns"),
+            num_host_tokens=column("num_host_tokens"),
+            num_ssd_tokens=column("num_ssd_tokens"),
+            num_recomputed_tokens=column("num_recomputed_tokens"),
+            load_ns=column("load_ns"),
         )
 
     def step_columns(self) -> dict[str, Ints]:

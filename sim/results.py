@@ -44,6 +44,10 @@ def request_data(recorder: Recorded) -> dict[str, Any]:
         "num_prompt_tokens": columns.num_prompt_tokens,
         "num_output_tokens": num_output_tokens,
         "num_cached_tokens": columns.num_cached_tokens,
+        "num_host_tokens": columns.num_host_tokens,
+        "num_ssd_tokens": columns.num_ssd_tokens,
+        "num_recomputed_tokens": columns.num_recomputed_tokens,
+        "load_ms": columns.load_ns / 1e6,
         "num_preemptions": columns.num_preemptions,
         "arrival_s": arrival / 1e9,
         "admitted_s": _seconds(columns.admitted_ns),
@@ -92,6 +96,7 @@ def summarize(
 
     prompt = finished("num_prompt_tokens")
     cached = finished("num_cached_tokens")
+    host, ssd = finished("num_host_tokens"), finished("num_ssd_tokens")
     output = int(finished("num_output_tokens").sum())
     makespan_s = recorder.end_ns / 1e9
     half = num_finished // 2
@@ -105,6 +110,9 @@ def summarize(
         "num_output_tokens": output,
         "num_cached_tokens": int(cached.sum()),
         "hit_rate": _ratio(cached.sum(), prompt.sum()),
+        "device_hit_rate": _ratio((cached - host - ssd).sum(), prompt.sum()),
+        "host_hit_rate": _ratio(host.sum(), prompt.sum()),
+        "ssd_hit_rate": _ratio(ssd.sum(), prompt.sum()),
         # Of a prompt that is hit whole, a policy may compute one token: its block is hit still.
         "block_hit_rate": _ratio((-(-cached // block_size)).sum(), (prompt // block_size).sum()),
         "mean_request_hit_rate": _ratio((cached / prompt).sum(), num_finished),
@@ -113,8 +121,12 @@ def summarize(
         "num_block_queries": recorder.num_block_queries,
         "num_block_hits": recorder.num_block_hits,
         "lookup_hit_rate": _ratio(recorder.num_block_hits, recorder.num_block_queries),
+        "num_host_tokens": int(host.sum()),
+        "num_ssd_tokens": int(ssd.sum()),
+        "num_recomputed_tokens": int(finished("num_recomputed_tokens").sum()),
         "makespan_s": makespan_s,
         "gpu_s": recorder.gpu_ns / 1e9,
+        "load_s": recorder.load_ns / 1e9,
         "overhead_s": recorder.overhead_ns / 1e9,
         "overhead_share": _ratio(recorder.overhead_ns, recorder.gpu_ns + recorder.overhead_ns),
         "request_throughput": _ratio(num_finished, makespan_s),

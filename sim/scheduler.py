@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from sim.errors import UsageError
 from sim.types import (
@@ -15,6 +16,7 @@ from sim.types import (
     Allocator,
     Batch,
     CacheWork,
+    Load,
     OperationCounts,
     PrefixMatch,
     Request,
@@ -75,6 +77,8 @@ class Step:
         What the step computes, and what cache management does for it.
     num_block_queries, num_block_hits
         vLLM's own prefix cache counters for the step: every lookup counts, retries too.
+    loads, load_ns
+        What tiers below the GPU gave those who were admitted, and how long the step waits for it.
     """
 
     scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
@@ -86,6 +90,8 @@ class Step:
     work: CacheWork = field(default_factory=CacheWork)
     num_block_queries: int = 0
     num_block_hits: int = 0
+    loads: list[tuple[Sequence, Load]] = field(default_factory=list)
+    load_ns: int = 0
 
 
 class Scheduler:
@@ -152,6 +158,10 @@ class Scheduler:
                 raise self._never_served(self.waiting[0])
         step.work.num_evicted_blocks = counts.evictions - evictions
         step.work.num_scanned_entries = counts.entries_scanned - scanned
+        if step.loads:
+            # An allocator whose matches tell of loads has tiers, see `sim.tiers.tiered`.
+            tiers: Any = self.allocator
+            step.load_ns = tiers.take_load_ns()
         return step
 
     def complete(self, step: Step) -> None:
@@ -300,6 +310,9 @@ class Scheduler:
             seq.num_computed_tokens = match.num_tokens
             seq.num_hit_blocks = match.num_hit_blocks
             self._count_admission(step.work, seq, num_new_tokens, match.num_hit_blocks)
+            if match.load is not None:
+                step.work.num_new_tokens += match.load.num_tokens
+                step.loads.append((seq, match.load))
             if seq.num_cached_tokens < 0:
                 seq.num_cached_tokens = match.num_tokens
             step.admitted.append((seq, match.num_tokens))

@@ -20,7 +20,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sim.columns import Table, columns_of
+from sim.columns import Column, Table, columns_of
+from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.experiment import Run
 from sim.identity import VERSION
@@ -46,8 +47,25 @@ Rows = TypeVar("Rows", pd.DataFrame, pa.Table)
 _PART = ".part-"
 """Beginning of the name of a folder that a run is being written into."""
 
-_LATER = ("workload_digest", "policy_digest", "cost_digest", "overhead_digest")
-"""Columns that results of earlier releases lack; they are read as empty."""
+_OF_TIERS = {
+    **{
+        name: getattr(RunConfig(), name)
+        for name in ("host_bandwidth", "host_latency", "ssd_bandwidth", "ssd_latency", "tier_write")
+    },
+    **dict.fromkeys(
+        (
+            *("host_capacity_tokens", "ssd_capacity_tokens", "host_hit_rate", "ssd_hit_rate"),
+            *("num_host_tokens", "num_ssd_tokens", "num_recomputed_tokens", "load_s", "load_ms"),
+            *("host_read_gb", "host_written_gb", "ssd_read_gb", "ssd_written_gb"),
+        ),
+        0,
+    ),
+}
+_LATER = {
+    **dict.fromkeys(("workload_digest", "policy_digest", "cost_digest", "overhead_digest"), ""),
+    **_OF_TIERS,
+}
+"""Columns that results of earlier releases lack, and what they are read as."""
 
 
 def files_of(run: Run) -> dict[str, bytes]:
@@ -245,15 +263,13 @@ def _read_row(file: Path) -> dict[str, Any]:
         raise _broken(file, "is no record of a run") from error
     if run_id != file.parent.name:
         raise _broken(file, f"is the record of another run, {run_id}")
-    missing = [
-        column.name
-        for column in columns_of("summary")
-        if column.name not in row and column.name not in _LATER
-    ]
+    # The GPU's cache was the only one.
+    row = {**_LATER, "device_hit_rate": row.get("hit_rate"), **row}
+    missing = [column.name for column in columns_of("summary") if column.name not in row]
     if missing:
         what = f"has no {missing[0]!r} in its summary, as of another release of prefixsim"
         raise _broken(file, what)
-    return {**dict.fromkeys(_LATER, ""), **row}
+    return row
 
 
 def _check_row(file: Path, row: dict[str, Any]) -> None:
@@ -286,17 +302,30 @@ def _read(path: Path, table: Table, how: Callable[[Path], Rows]) -> Rows:
         raise _broken(path, "is missing") from error
     except (OSError, ValueError) as error:  # pyarrow's errors are of either kind
         raise _broken(path, "is broken or cannot be read") from error
-    names = rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names
-    missing = [column.name for column in columns_of(table) if column.name not in set(names)]
-    if missing:
-        raise _broken(path, f"has no column {missing[0]!r}, as of another release of prefixsim")
+    names = [column.name for column in columns_of(table)]
+    there = set(rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names)
+    missing = [name for name in names if name not in there]
+    if lost := [name for name in missing if name not in _LATER]:
+        raise _broken(path, f"has no column {lost[0]!r}, as of another release of prefixsim")
     column = rows["run_id"]
     ids = (
         column.unique().tolist() if isinstance(rows, pd.DataFrame) else column.unique().to_pylist()
     )
     if others := set(ids) - {path.parent.name}:
         raise _broken(path, f"holds rows of another run, {min(others)}")
-    return rows
+    return _with_later(rows, table, missing) if missing else rows
+
+
+def _with_later(rows: Rows, table: Table, missing: Sequence[str]) -> Rows:
+    """Add the columns that an earlier release did not write."""
+    columns: dict[str, Column] = {column.name: column for column in columns_of(table)}
+    for name in missing:
+        values = pd.Series(_LATER[name], index=range(len(rows)), dtype=columns[name].dtype)
+        if isinstance(rows, pd.DataFrame):
+            rows = rows.assign(**{name: values.to_numpy()})
+        else:
+            rows = rows.append_column(name, pa.array(values))
+    return rows[[*columns]] if isinstance(rows, pd.DataFrame) else rows.select([*columns])
 
 
 def _broken(path: Path, what: str) -> UsageError:

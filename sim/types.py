@@ -124,6 +124,31 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What tiers below the GPU give a request at its admission (see `sim.tiers`).
+
+    Attributes
+    ----------
+    num_host_tokens, num_ssd_tokens
+        Tokens whose KV is loaded, by the tier that it comes from.
+    num_recomputed_tokens
+        Tokens whose KV a tier holds and that are computed all the same, which is quicker.
+    load_ns
+        From the start of the step until the request's blocks are there.
+    """
+
+    num_host_tokens: int
+    num_ssd_tokens: int
+    num_recomputed_tokens: int
+    load_ns: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens loaded."""
+        return self.num_host_tokens + self.num_ssd_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class PrefixMatch:
     """What a lookup found: a leading run of cached blocks.
 
@@ -139,12 +164,17 @@ class PrefixMatch:
         0.8.5's V0 can).
     num_queried_blocks
         Full blocks that were asked for, as vLLM's own counters count them.
+    load
+        What tiers below the GPU hold behind that run. Its tokens count in ``num_tokens``, its
+        blocks in nothing else: they are taken and filled like those that are computed. No policy
+        sets it.
     """
 
     block_ids: tuple[int, ...] = ()
     num_tokens: int = 0
     num_hit_blocks: int = 0
     num_queried_blocks: int = 0
+    load: Load | None = None
 
 
 NO_MATCH = PrefixMatch()
@@ -234,6 +264,18 @@ class Inspectable(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsEvictions(Protocol):
+    """An allocator that tells what it evicts, for tiers that are written on eviction."""
+
+    def tell_evictions(self, listener: Callable[[int], None]) -> None:
+        """Call ``listener`` from now on with every key that no block holds any more.
+
+        Of keys that go at one time, the one furthest down its prefix comes first.
+        """
+        ...
+
+
 class Batch:
     """What one step computes, summed over its sequences: the input of a cost model.
 
@@ -283,7 +325,7 @@ class CacheWork:
         Admissions, and prompt tokens hashed for them; a request that comes back after a
         preemption is not hashed again.
     num_block_hits, num_new_blocks, num_new_tokens
-        Blocks hit and blocks taken for prompts, and the tokens computed into them.
+        Blocks hit and blocks taken for prompts, and the tokens computed or loaded into them.
     num_evicted_blocks, num_scanned_entries
         As the policy counts them, see `OperationCounts`.
     num_refusals, num_refused_hits

@@ -12,7 +12,8 @@ DEFAULTS = {
     name: getattr(RunConfig(), name)
     for name in (
         *("partial_blocks", "reuse", "arrival", "rate_scale", "max_num_seqs"),
-        "max_num_batched_tokens",
+        *("max_num_batched_tokens", "host_bandwidth", "host_latency", "ssd_bandwidth"),
+        *("ssd_latency", "tier_write"),
     )
 }
 ZERO = {column.name: BLANK[column.dtype] for column in columns_of("summary")} | DEFAULTS

@@ -69,11 +69,11 @@ def grid_over(trace, cost=None):
 
 
 def contents(folder):
-    """Every file below a folder, and its bytes."""
+    """Every file of results below a folder, and its bytes; not what sweeps were to make."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.parent.name != "sweeps"
     }
 
 

@@ -12,6 +12,7 @@ COMPOSERS = (
     "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.identity", "sim.api",
     "sim.explained", "sim.engines", "sim.verify", "sim.prove", "sim.calibrate", "sim.validate",
     "sim.curves", "sim.backends", "sim.comparison", "sim.processes", "sim.reported",
+    "sim.tiering",
 )  # fmt: skip
 """Modules of sim that put the packages together; the rest of it knows none of them."""
 MAY_MEASURE_WALL_TIME = ("sim.cli", "sim.grid", "sim.experiment", "sim.overhead", "gpu_backend")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from sim.columns import columns_of
 from sim.jsonable import without_nan
 
 if TYPE_CHECKING:  # takes a twentieth of a second
+    import pandas as pd
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
@@ -36,6 +38,20 @@ SHOWN = (
     "makespan_s",
 )
 """What the summary of a run shows of its row; ``--json`` shows all."""
+
+OF_TIERS = (
+    *("device_hit_rate", "host_hit_rate", "ssd_hit_rate", "num_recomputed_tokens", "load_s"),
+    *("host_read_gb", "host_written_gb", "ssd_read_gb", "ssd_written_gb"),
+)
+"""What it shows too where there are tiers below the GPU."""
+
+
+def shown(summary: Mapping[str, Any] | pd.Series[Any]) -> list[str]:
+    """List the figures that the summary of a run shows."""
+    tiers = [name for name in ("host", "ssd") if summary[f"{name}_capacity_tokens"]]
+    others = [name for name in ("host", "ssd") if name not in tiers]
+    of_tiers = [name for name in OF_TIERS if tiers and not name.startswith(tuple(others))]
+    return [*SHOWN[:2], *of_tiers, *SHOWN[2:]]
 
 
 def forgive_odd_characters() -> None:
@@ -112,7 +128,8 @@ def progress(*, rare: bool = False) -> Progress | NoProgress:
     rare
         It goes on less often than every 30 s, over which the time left is told otherwise.
     """
-    if not sys.stderr.isatty() and "IPython" not in sys.modules:
+    may_draw = sys.stderr.isatty() or os.environ.get("FORCE_COLOR") or "IPython" in sys.modules
+    if not may_draw:  # Rich would find the same, and is slow to load
         return NoProgress()
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -173,7 +190,7 @@ def summary_table(title: str, summary: Mapping[str, Any]) -> Table:
     grid = Table(title=title, title_justify="left")
     for heading in ("figure", "value", "unit", "meaning"):
         grid.add_column(heading, justify="right" if heading == "value" else "left")
-    for name in SHOWN:
+    for name in shown(summary):
         column = columns[name]
         grid.add_row(name, show(summary[name]), column.unit, column.meaning)
     return grid

@@ -22,7 +22,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--kind",
-            metavar="capacity|block-size|ttft|overhead|break-even",
+            metavar="capacity|tiers|block-size|ttft|overhead|break-even",
             help="What to draw, repeatable; default: all that the results can show.",
             autocompletion=one_of(
                 these("capacity", "block-size", "ttft", "overhead", "break-even")

@@ -14,7 +14,7 @@ from sim.config import RunConfig
 from sim.errors import UsageError
 
 
-@with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"))
+@with_settings(("Workload", "Policy", "Engine", "Tiers", "Cost", "Arrivals"))
 def command(
     output: Annotated[
         Path | None,

@@ -44,7 +44,9 @@ _SETTINGS = [
 ]
 
 
-@with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"), many=True, workload="option")
+@with_settings(
+    ("Workload", "Policy", "Engine", "Tiers", "Cost", "Arrivals"), many=True, workload="option"
+)
 def command(
     file: Annotated[
         Path | None,
@@ -196,6 +198,12 @@ def _print(configs: list[RunConfig], results: Any, as_json: bool) -> None:  # no
     names = [*_SETTINGS[: _SETTINGS.index("policy")], *taken_apart, *_SETTINGS]
     varying = [name for name in dict.fromkeys(names) if rows[name].nunique() > 1]
     headings = list(dict.fromkeys([*varying, *_SHOWN]))
+    tiers = [
+        f"{name}_hit_rate" for name in ("host", "ssd") if rows[f"{name}_capacity_tokens"].any()
+    ]
+    if tiers:
+        place_of = headings.index("hit_rate") + 1
+        headings[place_of:place_of] = ["device_hit_rate", *tiers]
     out().print(table("", headings, rows[headings].to_numpy(dtype=object).tolist()))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.fast.state import NONE, State
-from sim.recorder import STEP_COLUMNS, UNKNOWN, RequestColumns
+from sim.recorder import OF_TIERS, STEP_COLUMNS, UNKNOWN, RequestColumns
 from sim.types import Request
 
 Ints = NDArray[np.int64]
@@ -34,9 +34,10 @@ class FastRecord:
         self.end_ns = 0
         self.gpu_ns = 0
         self.overhead_ns = 0
+        self.load_ns = 0
         self._rows: list[Ints] = []
         self._served: Sequence[Request] = ()
-        self._requests = RequestColumns([], [], *(np.zeros(0, dtype=np.int64) for _ in range(8)))
+        self._requests = RequestColumns([], [], *(np.zeros(0, dtype=np.int64) for _ in range(12)))
 
     def take_steps(self, state: State) -> None:
         """Fetch the steps that were done since the last call."""
@@ -86,6 +87,7 @@ class FastRecord:
             admitted_ns=seqs["admitted_ns"].copy(),
             first_token_ns=seqs["first_token_ns"].copy(),
             finished_ns=seqs["finished_ns"].copy(),
+            **{name: np.zeros(len(indices), dtype=np.int64) for name in OF_TIERS},
         )
 
     def served(self) -> Sequence[Request]:

@@ -33,14 +33,19 @@ def why_not(
     config: SchedulerConfig,
     cost: object,
     overhead: object,
+    *,
+    has_tiers: bool = False,
 ) -> str:
     """Say why the fast engine cannot do a run, as a clause; nothing if it can."""
-    if pool_rules_of(policy) is None:
-        return "its policy has no compiled form"
-    if type(cost) not in (StepCost, LinearCost):
-        return "its cost model has no compiled form"
-    if overhead is not None and type(overhead) is not OverheadProfile:
-        return "its overhead model has no compiled form"
+    without_form = {
+        "its policy": pool_rules_of(policy) is None,
+        "memory below the GPU": has_tiers,
+        "its cost model": type(cost) not in (StepCost, LinearCost),
+        "its overhead model": overhead is not None and type(overhead) is not OverheadProfile,
+    }
+    for what, is_without in without_form.items():
+        if is_without:
+            return f"{what} has no compiled form"
     if config.max_num_batched_tokens > _MAX_TOKENS:
         return f"a step may compute more than {_MAX_TOKENS} tokens"
     if isinstance(cost, LinearCost):

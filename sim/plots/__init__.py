@@ -36,6 +36,7 @@ from sim.plots.series import (
     setting,
 )
 from sim.plots.style import notes_of, save, unwritable
+from sim.plots.tiers import has_tiers, hit_rate_by_tier
 from sim.plots.trade_off import block_size_trade_off
 from sim.plots.ttft import ttft_distribution
 
@@ -52,6 +53,7 @@ __all__ = [
     "draw",
     "draw_overhead",
     "eviction_cost",
+    "hit_rate_by_tier",
     "hit_rate_vs_capacity",
     "notes_of",
     "overhead_throughput",
@@ -79,6 +81,7 @@ def _ttft(summary: pd.DataFrame, requests: pd.DataFrame) -> Figure:
 
 KINDS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], Figure]] = {
     "capacity": lambda summary, requests: hit_rate_vs_capacity(summary),
+    "tiers": lambda summary, requests: hit_rate_by_tier(summary),
     "block-size": lambda summary, requests: block_size_effect(summary),
     "ttft": _ttft,
     "overhead": lambda summary, requests: overhead_throughput(summary),
@@ -93,6 +96,7 @@ def applicable(summary: pd.DataFrame) -> list[str]:
     known = has_hit_rate(frame) or has_ttft(frame)
     shown = {
         "capacity": has_hit_rate(frame) and has_capacities(frame),
+        "tiers": has_tiers(frame),
         "block-size": known and has_block_sizes(frame),
         "ttft": bool((frame["num_finished"] > 0).any()),
         "overhead": has_hit_rates(frame),

@@ -90,7 +90,7 @@ def against(summary: pd.DataFrame, name: str) -> Figure:
             f"--against {name} needs two values of it, all else being equal, but these runs have "
             f"{there}; what varies is {offers}."
         )
-    rows, capacity = _cell(frame, name)
+    rows, capacity = cell(frame, name)
     rows = rows[axis_values(rows, name).notna()]
     neutral = fewer(without_axis(rows, name), DIALS, MAX_LINES)
     rows = rows.loc[neutral.index]
@@ -144,7 +144,7 @@ def _num_values(frame: pd.DataFrame, name: str) -> int:
     return int(frame.groupby(keys, dropna=False)[name].nunique().max())
 
 
-def _cell(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, str]:
+def cell(frame: pd.DataFrame, name: str) -> tuple[pd.DataFrame, str]:
     """Pick a block size and a capacity, and say the capacity; those with the most values first."""
     rows, capacity = frame, ""
     if name != "kv_capacity_tokens":

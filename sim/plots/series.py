@@ -92,6 +92,9 @@ def setting(summary: pd.DataFrame, capacity: str = "", *, cost: bool = True) -> 
         capacity = say_tokens(summary["kv_capacity_tokens"].iloc[0])
     if capacity:
         parts.append(f"KV capacity {capacity}")
+    for name in ("host_capacity_tokens", "ssd_capacity_tokens"):
+        if summary[name].nunique() == 1 and summary[name].iloc[0]:
+            parts.append(f"{name.split('_')[0]} {say_tokens(summary[name].iloc[0])}")
     for name, default in _DEFAULTS.items():
         values = summary[name].unique()
         if len(values) == 1 and values[0] != default:
