@@ -63,7 +63,7 @@ def test_imports_go_one_way(module):
     package = module.split(".")[0]
     allowed = {
         "policies": ("policies", "sim.types", "sim.errors"),
-        "workloads": ("workloads", "sim.types", "sim.errors"),
+        "workloads": ("workloads", "sim.types", "sim.errors", "sim.compiled"),
         "gpu_backend": ("gpu_backend", "sim.types", "sim.cost", "sim.errors"),
         "sim": PACKAGES if belongs(module, COMPOSERS) else ("sim",),
     }[package]
@@ -110,7 +110,7 @@ def test_an_engine_runs_without_the_composers():
         ("torch", ("gpu_backend",)),
         ("simpy", ("sim.engine",)),
         ("matplotlib", ("sim.plots", "sim.api", "sim.curves", "sim.comparison")),
-        ("numba", ("sim.compiled", "workloads.compiled")),
+        ("numba", ("sim.compiled",)),
         ("orjson", ("workloads.batches",)),
         ("llvmlite", ("sim.compiled",)),
         ("typer", ("sim.cli", "sim.__main__")),
@@ -128,7 +128,6 @@ def test_each_library_has_its_home(library, homes):
 EXTRA_LIBRARIES = {
     "workloads.source": {"pyarrow"},  # zstd
     "workloads.batches": {"orjson"},
-    "workloads.compiled": {"numba"},
     "workloads.tokenizer": {"tokenizers", "tiktoken"},
 }
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.compiled import announced, compiled
+from workloads.compiling import entry
 from workloads.content import Ints
 from workloads.requests import Requests
 from workloads.segment_rows import parts_of
@@ -45,23 +45,22 @@ def find_sharing(requests: Requests) -> Found:
     upto = np.cumsum(prompts)
     for rows in parts_of(requests, requests.num_kv_tokens):
         order = np.argsort(rows.bases, kind="stable")
-        with announced():
-            _scan(
-                order,
-                rows.request,
-                rows.bases,
-                rows.starts,
-                rows.ends,
-                owners,
-                requests.arrival_ns,
-                prompts,
-                upto,
-                found,
-            )
+        _scan(
+            order,
+            rows.request,
+            rows.bases,
+            rows.starts,
+            rows.ends,
+            owners,
+            requests.arrival_ns,
+            prompts,
+            upto,
+            found,
+        )
     return found
 
 
-@compiled
+@entry
 def _scan(
     order: Ints,
     request: Ints,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from workloads.column import Column
-from workloads.compiled import announced, compiled
+from workloads.compiling import compiled, entry
 from workloads.content import Ints
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class CompiledTree:
         room = self._room(1, len(ids))
         bases, ends = np.empty((2, len(ids)), dtype=np.int64)
         counts = self._counts()
-        with announced():
-            count = _walk(ids, 0, len(ids), root, self._unit, room, counts, bases, ends, 0)
+        count = _walk(ids, 0, len(ids), root, self._unit, room, counts, bases, ends, 0)
         self._take(counts)
         return bases[:count].tolist(), ends[:count].tolist()
 
@@ -127,20 +126,19 @@ class CompiledTree:
         bases, ends = np.empty((2, len(ids) + len(num_ids)), dtype=np.int64)
         num_segments = np.empty(len(num_ids), dtype=np.int64)
         counts = self._counts()
-        with announced():
-            total = _walk_many(
-                ids,
-                num_ids,
-                root,
-                num_prompt_tokens,
-                num_output_tokens,
-                self._unit,
-                room,
-                counts,
-                bases,
-                ends,
-                num_segments,
-            )
+        total = _walk_many(
+            ids,
+            num_ids,
+            root,
+            num_prompt_tokens,
+            num_output_tokens,
+            self._unit,
+            room,
+            counts,
+            bases,
+            ends,
+            num_segments,
+        )
         self._take(counts)
         return Paths(num_segments, bases[:total], ends[:total])
 
@@ -154,11 +152,10 @@ class CompiledTree:
                 self._num_slots *= 2
             self._slots = Column()
             self._slots.fill_to(len(self._slots.reserve(self._num_slots)))
-            with announced():
-                _fill_slots(
-                    _Room(self._slots.array[: self._num_slots], pool, *segments),
-                    len(self._segments[0]),
-                )
+            _fill_slots(
+                _Room(self._slots.array[: self._num_slots], pool, *segments),
+                len(self._segments[0]),
+            )
         return _Room(self._slots.array[: self._num_slots], pool, *segments)
 
     def _counts(self) -> Ints:
@@ -186,14 +183,14 @@ def _slot_of(room: _Room, name: Integer, first: Integer) -> Integer:
     return slot
 
 
-@compiled
+@entry
 def _fill_slots(room: _Room, num_segments: Integer) -> None:
     for segment in range(num_segments):
         slot = _slot_of(room, room.parents[segment], room.pool[room.starts[segment]])
         room.slots[slot] = segment + 1
 
 
-@compiled
+@entry
 def _walk(
     ids: Ints,
     at: Integer,
@@ -242,7 +239,7 @@ def _walk(
     return out
 
 
-@compiled
+@entry
 def _walk_many(
     ids: Ints,
     num_ids: Ints,
