@@ -224,7 +224,8 @@ class RunConfig:
     duration: float | None = _setting(
         None,
         "Arrivals",
-        "Leave out requests that would arrive later than so many seconds.",
+        "Leave out requests that would arrive later than so many seconds; in a closed loop, turns "
+        "that would be sent later.",
         above=0.0,
         optional=True,
     )
@@ -248,6 +249,11 @@ class RunConfig:
         for name in ("host_memory", "ssd"):
             if is_nothing(getattr(self, name)):
                 object.__setattr__(self, name, "0")
+
+    @property
+    def until_ns(self) -> int | None:
+        """Simulated time after which a closed loop sends nothing, ns."""
+        return None if self.duration is None else min(math.floor(self.duration * 1e9), 2**63 - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, arguments as mappings; without ``engine``, which decides no result.

@@ -37,11 +37,14 @@ class EventLoop:
     ----------
     closed_loop
         Send a turn of a session only when the turn before it has ended; see `Engine`.
+    until_ns
+        In a closed loop, send no turn later than that, nor those after it.
     """
 
-    def __init__(self, *, closed_loop: bool) -> None:
+    def __init__(self, *, closed_loop: bool, until_ns: int | None = None) -> None:
         self._env = simpy.Environment()
         self._closed_loop = closed_loop
+        self._until_ns = until_ns
         self._next_turn: dict[str, Request] = {}
         self._wake_up: simpy.Event | None = None
 
@@ -98,6 +101,8 @@ class EventLoop:
             delay_ns = turn.think_ns
         else:
             delay_ns = max(0, turn.arrival_ns - self.now())
+        if self._until_ns is not None and self.now() + delay_ns > self._until_ns:
+            return
         self._env.process(self._follow(turn, delay_ns))
 
 
@@ -124,6 +129,8 @@ class Engine(EventLoop):
     closed_loop
         Send a turn of a session only when the turn before it has ended, ``think_ns`` later; a turn
         without a think time comes at its own time stamp or when that turn ends, if that is later.
+    until_ns
+        In a closed loop, send no turn later than that, nor those after it.
     overhead
         Prices what cache management does in a step.
     overlap
@@ -151,13 +158,14 @@ class Engine(EventLoop):
         *,
         reuse: Reuse = "all",
         closed_loop: bool = False,
+        until_ns: int | None = None,
         overhead: OverheadModel | None = None,
         overlap: bool = False,
         cascade: float = 0.0,
         on_step: OnStep | None = None,
         ahead: bool = False,
     ) -> None:
-        super().__init__(closed_loop=closed_loop)
+        super().__init__(closed_loop=closed_loop, until_ns=until_ns)
         self.allocator = make_allocator(self.now)
         self.scheduler = Scheduler(config, self.allocator)
         self._price = _pricer(cost)

@@ -109,6 +109,7 @@ class Choice:
             record,
             reuse="prefill" if config.reuse == "prefill" else "all",
             closed_loop=config.sessions == "closed",
+            until_ns=config.until_ns,
             on_done=on_done,
         )
         engine.run(requests)

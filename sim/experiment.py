@@ -302,7 +302,9 @@ def prepare_requests(
     )
     if config.rate_scale != 1:
         requests = scale_rate(requests, config.rate_scale)
-    return requests if config.duration is None else cut_duration(requests, config.duration)
+    if config.duration is None:
+        return requests
+    return cut_duration(requests, config.duration, sessions=config.sessions == "closed")
 
 
 def _check_seed(config: RunConfig) -> None:
@@ -470,6 +472,7 @@ def build_engine(
         recorder,
         reuse="prefill" if config.reuse == "prefill" else "all",
         closed_loop=config.sessions == "closed",
+        until_ns=config.until_ns,
         overhead=overhead or overhead_of(config)[0],
         overlap=config.overlap,
         cascade=config.cascade,

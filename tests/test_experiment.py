@@ -193,3 +193,27 @@ def test_the_seed_draws_the_sharing_that_is_added_to_lengths(tmp_path):
     assert cached[1] == cached[2] != cached[0]
     with pytest.raises(UsageError, match="the seed is given twice"):
         run(RunConfig(workload=str(path), workload_args={**dials, "seed": 3}, seed=3))
+
+
+@pytest.mark.parametrize(("duration", "num_sent"), [(3.5, 2), (4.0, 3), (1.5, 1)])
+@pytest.mark.parametrize("engine", ["plain", "fast"])
+@pytest.mark.parametrize("arrival", [{}, {"arrival": "users", "users": 1}])
+def test_a_closed_loop_sends_nothing_after_its_duration(
+    tmp_path, duration, num_sent, engine, arrival
+):
+    # A step takes a second and a user thinks for one: turns are sent at 0, 2 and 4 s.
+    path = tmp_path / "trace.jsonl"
+    turn = {"timestamp": 0, "input_length": 16, "output_length": 1, "session_id": "a"}
+    rows = [{**turn, "hash_ids": [0]}, *({**turn, "hash_ids": [i], "delay": 1000} for i in (1, 2))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cost = tmp_path / "cost.json"
+    coefficients = {"step_base_ns": 10**9, "step_per_token_ns": 0, "step_per_seq_ns": 0}
+    cost.write_text(json.dumps({"form": "linear", "coefficients": coefficients}))
+    table = run(
+        RunConfig(
+            workload=str(path), turns="cumulative", trace_block_size=16, sessions="closed",
+            cost=str(cost), overhead="none", duration=duration, engine=engine, **arrival,
+        )
+    ).requests  # fmt: skip
+    assert table["arrival_s"].tolist() == [0, 2, 4][:num_sent]
+    assert (table["status"] == "finished").all()

@@ -202,8 +202,20 @@ def serve_users(requests: Sequence[Request], users: int) -> Sequence[Request]:
     return tuple(r for row in zip_longest(*queues) for r in row if r is not None)
 
 
-def cut_duration(requests: Sequence[Request], duration_s: float) -> Sequence[Request]:
+def cut_duration(
+    requests: Sequence[Request], duration_s: float, *, sessions: bool = False
+) -> Sequence[Request]:
     """Leave out what arrives later than ``duration_s``.
+
+    Parameters
+    ----------
+    requests
+        In order of arrival.
+    duration_s
+        Seconds from the start.
+    sessions
+        Leave out sessions that begin later, and keep all turns of the others: in a closed loop it
+        is the engine that knows when a turn is sent.
 
     Raises
     ------
@@ -211,10 +223,13 @@ def cut_duration(requests: Sequence[Request], duration_s: float) -> Sequence[Req
         If ``duration_s`` is not above 0.
     """
     _check_positive("--duration", duration_s)
-    last_ns = math.floor(duration_s * 1e9)
+    arrivals = arrivals_ns(requests)
+    if sessions:
+        arrivals = arrivals[_first_turns(requests)]
+    kept = np.flatnonzero(arrivals <= min(math.floor(duration_s * 1e9), MAX_NS))
     if isinstance(requests, Requests):
-        return requests.take(np.flatnonzero(requests.arrival_ns <= min(last_ns, MAX_NS)))
-    return tuple(request for request in requests if request.arrival_ns <= last_ns)
+        return requests.take(kept)
+    return tuple(requests[index] for index in kept.tolist())
 
 
 def _first_turns(requests: Sequence[Request]) -> list[int]:

@@ -30,7 +30,7 @@ class FastEngine(EventLoop):
         Policy, limits and prices, see `sim.fast.support.make_rules`.
     record
         Takes the rows.
-    reuse, closed_loop
+    reuse, closed_loop, until_ns
         As for `sim.engine.Engine`.
     on_done
         Called every now and then with the number of requests that have ended.
@@ -43,9 +43,10 @@ class FastEngine(EventLoop):
         *,
         reuse: Reuse = "all",
         closed_loop: bool = False,
+        until_ns: int | None = None,
         on_done: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(closed_loop=closed_loop)
+        super().__init__(closed_loop=closed_loop, until_ns=until_ns)
         self._rules = rules
         self._reuse = reuse
         self._record = record
