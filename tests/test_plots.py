@@ -420,12 +420,27 @@ def test_draw_compares_many_runs_at_one_setting(tmp_path, monkeypatch):
 
 def test_draw_refuses_before_it_writes(tmp_path):
     summary, requests = summary_of({}), requests_of(run0=[10.0])
-    with pytest.raises(UsageError, match="'pie' is no plot; choose one of capacity, block-size"):
+    with pytest.raises(UsageError, match="'pie' is no plot; choose one of capacity, tiers, block-"):
         plots.draw(summary, requests, tmp_path, kinds=["ttft", "pie"])
     with pytest.raises(UsageError, match="needs two KV capacities"):
         plots.draw(summary, requests, tmp_path, kinds=["ttft", "capacity"])
     assert not list(tmp_path.iterdir())
     assert len(plots.draw(summary, requests, tmp_path, kinds=["ttft", "ttft"])) == 2
+
+
+def test_a_kind_that_nobody_asked_for_and_that_fails_is_left_out(tmp_path, monkeypatch):
+    def refuse(summary, requests):
+        raise UsageError("it cannot be drawn.")
+
+    monkeypatch.setitem(plots.KINDS, "ttft", refuse)
+    summary = summary_of(*blocks())
+    requests = requests_of(**{run: [10.0, 20.0] for run in summary["run_id"]})
+    notes = []
+    paths = plots.draw(summary, requests, tmp_path, on_note=notes.append)
+    assert {"capacity.png", "block-size.png"} <= {path.name for path in paths}
+    assert "ttft is left out: it cannot be drawn." in notes
+    with pytest.raises(UsageError, match="it cannot be drawn"):
+        plots.draw(summary, requests, tmp_path, kinds=["capacity", "ttft"])
 
 
 def test_run_labels_name_what_differs():

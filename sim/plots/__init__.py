@@ -6,7 +6,8 @@ that a figure at the end of a cell is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -150,10 +151,15 @@ def draw(
     if reference is not None:
         published = _find_reference(reference, chosen)
         makers["overhead"] = lambda summary, requests: overhead_throughput(summary, published)
+    draws: dict[str, Callable[[], Figure]] = {
+        kind: partial(makers[kind], summary, requests) for kind in chosen
+    }
+    draws |= {f"against-{name}": partial(against, summary, name) for name in axes}
     # All are made before any is written: a kind that cannot be drawn leaves no half of the files.
-    figures = {kind: makers[kind](summary, requests) for kind in chosen}
-    figures |= {f"against-{name}": against(summary, name) for name in axes}
+    figures, refusals = _make(draws, asked_for=kinds is not None or settings is not None)
     if on_note is not None:
+        for refusal in refusals:
+            on_note(refusal)
         for note in dict.fromkeys(note for figure in figures.values() for note in notes_of(figure)):
             stems = [stem for stem, figure in figures.items() if note in notes_of(figure)]
             on_note(f"{', '.join(stems)}: {note[0].lower()}{note[1:]}")
@@ -166,6 +172,24 @@ def draw(
         except OSError as error:
             raise unwritable(error, directory) from error
     return paths
+
+
+def _make(
+    draws: Mapping[str, Callable[[], Figure]], *, asked_for: bool
+) -> tuple[dict[str, Figure], list[str]]:
+    """Make figures; of those that nobody asked for, leave out and say what cannot be drawn."""
+    figures, refusals = {}, []
+    for stem, draw_one in draws.items():
+        try:
+            figures[stem] = draw_one()
+        except UsageError as error:
+            if asked_for:
+                raise
+            refusals.append(f"{stem} is left out: {error}")
+            last = error
+    if not figures:
+        raise last
+    return figures, refusals
 
 
 def _choose(

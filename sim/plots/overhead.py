@@ -41,7 +41,8 @@ _MAX_SAID = 6
 
 def has_hit_rates(summary: pd.DataFrame) -> bool:
     """Whether any policy has a baseline without caching at two hit rates of the workload."""
-    return _most_rates(relative_to_floor(summary)[0]) > 1
+    relative, _ = relative_to_floor(summary)
+    return _most_rates(relative) > 1 and _most_rates(_one_setting(_known(relative))) > 1
 
 
 def relative_to_floor(summary: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -54,6 +55,10 @@ def relative_to_floor(summary: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     keys = [relative[name] for name in SETTINGS if name != "seed"]
     rates = relative.groupby(keys, dropna=False)["infinite_hit_rate"].transform("mean")
     return relative.assign(infinite_hit_rate=rates.round(12)), notes
+
+
+def _known(relative: pd.DataFrame) -> pd.DataFrame:
+    return relative.dropna(subset=["ratio", "infinite_hit_rate"])
 
 
 @rc_context(RC)
@@ -83,7 +88,7 @@ def overhead_throughput(summary: pd.DataFrame, reference: pd.DataFrame | None = 
             f"but these runs have {say_rates(summary)}; sweep --policy none,vllm_v1 "
             "--workload-arg hit_rate=0,0.25,0.5."
         )
-    known = relative.dropna(subset=["ratio", "infinite_hit_rate"])
+    known = _known(relative)
     notes += _without_floor(relative, known)
     shown = _one_setting(known)
     sizes = _spread(sorted(int(size) for size in shown["block_size"].unique()))
@@ -95,8 +100,9 @@ def overhead_throughput(summary: pd.DataFrame, reference: pd.DataFrame | None = 
     if _most_rates(shown) < 2:
         raise UsageError(
             "--kind overhead needs two hit rates at one KV capacity and block size, but these "
-            "runs have a capacity of its own for each hit rate, as with --kv-capacity in %; sweep "
-            "with a capacity in tokens, blocks or GiB."
+            "runs have one hit rate at each capacity: shares (%) differ with the workload, and "
+            "pools that reject requests have a rate of their own; sweep hit rates with a capacity "
+            "in tokens, blocks or GiB that holds every request."
         )
     shown = shown.assign(overhead_percent=100 * shown["overhead_share"])
     lines = lines_of(
@@ -142,7 +148,7 @@ def _without_floor(relative: pd.DataFrame, known: pd.DataFrame) -> list[str]:
 
 
 def _most_rates(relative: pd.DataFrame) -> int:
-    known = relative.dropna(subset=["ratio", "infinite_hit_rate"])
+    known = _known(relative)
     rates = known.groupby(_KEYS, dropna=False)["infinite_hit_rate"].nunique()
     return int(rates.max()) if len(rates) else 0
 
