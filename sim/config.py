@@ -253,7 +253,10 @@ class RunConfig:
     @property
     def until_ns(self) -> int | None:
         """Simulated time after which a closed loop sends nothing, ns."""
-        return None if self.duration is None else min(math.floor(self.duration * 1e9), 2**63 - 1)
+        if self.duration is None:
+            return None
+        # A float holds the largest time only nearly.
+        return math.floor(min(self.duration * 1e9, 2.0**63 - 1024))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, arguments as mappings; without ``engine``, which decides no result.

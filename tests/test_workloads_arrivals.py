@@ -153,3 +153,8 @@ def test_duration_cuts():
     assert len(cut_duration(REQUESTS, REQUESTS[99].arrival_ns / 1e9)) == 100
     with pytest.raises(UsageError, match="--duration is 0"):
         cut_duration(REQUESTS, 0)
+
+
+def test_a_duration_beyond_all_time_cuts_nothing():
+    assert len(cut_duration(REQUESTS, 1e300)) == len(REQUESTS)
+    assert RunConfig(duration=1e300).until_ns == 2**63 - 1024

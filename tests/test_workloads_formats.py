@@ -636,3 +636,61 @@ def test_a_column_that_is_there_twice_is_refused(save):
 def test_a_chat_id_that_is_there_twice_is_refused(save):
     rows = ({**BAILIAN, "request_id": name} for name in "ab")
     assert "chat_id '1' is already that of an earlier row" in refused(save(lines(*rows)))
+
+
+@pytest.mark.parametrize("bad", [b"7,\xe9,4,1,5,x\n", b'7,"G"x,4,1,5,x\n', b'7,"G,4,1,5,x\n'])
+def test_one_broken_line_of_a_csv_leaves_the_others(save, bad):
+    head, good = EXAMPLES["burst"].encode().splitlines(keepends=True)
+    path = save(head + good + bad + good * 3)
+    workload = read(path, mode="lenient")
+    assert (len(workload.requests), workload.num_skipped) == (4, 1)
+    checked = check_trace(path)
+    assert len(checked.problems) == 1
+    assert f"{path}:3: " in checked.problems[0]
+    assert f"{path}:3: " in refused(path)
+
+
+def test_a_turn_of_a_subagent_without_a_time_stamp_follows_the_one_before(save):
+    request = {"in": 4, "out": 1, "hash_ids": [1]}
+    turns = [{"t": 0, **request}, {"think_time": 5, **request}]
+    rows = [{"t": 0, **request}, {"t": 100, "agent_id": "a", "requests": turns}]
+    workload = read(save(json.dumps({**WEKA, "requests": rows})))
+    assert [r.arrival_ns // 10**9 for r in workload.requests] == [0, 100, 105]
+
+
+def test_weka_sessions_without_a_usable_request_leave_no_trace(save):
+    bad = {**WEKA, "block_size": 16, "requests": [{**WEKA["requests"][0], "t": -1}]}
+    empty = {**bad, "requests": []}
+    clean = read(save(lines(WEKA)), "weka")
+    odd = read(save(lines(bad, empty, WEKA, bad)), "weka", mode="lenient")
+    assert odd.identity_block_size == 4
+    assert [r.session_id for r in odd.requests] == [r.session_id for r in clean.requests]
+    assert [said for said in odd.warnings if "skipped" not in said.split(": ", 1)[1]] == list(
+        clean.warnings
+    )
+
+
+def test_a_session_is_not_taken_for_an_agent_of_another(save):
+    sessions = [{**WEKA, "id": "s"}, {**WEKA, "id": "s/x"}]
+    names = {r.session_id for r in read(save(lines(*sessions)), "weka").requests}
+    assert names == {"s", "s/x", "s%2Fx", "s%2Fx/x"}
+
+
+def test_a_conversation_is_taken_whole_or_not_at_all(save):
+    said = [{"role": role, "content": "x"} for role in ("user", "assistant") * 2]
+    rows = lines(
+        {"request_id": "a/1", "messages": said[:1], "max_tokens": 3},
+        {"request_id": "a", "messages": said},
+        {"request_id": "b", "messages": said},
+    )
+    workload = read(save(rows), mode="lenient", timed=False)
+    assert [r.request_id for r in workload.requests] == ["a/1", "b/0", "b/1"]
+    assert len(read(save(rows), mode="lenient", timed=False, num_requests=2).requests) == 2
+
+
+@pytest.mark.parametrize("first", ["[INFO] started", "[1]", "[", "{bad"])
+def test_a_first_line_that_is_none_is_skipped(save, first):
+    rows = f"{first}\n" + lines(MOONCAKE, MOONCAKE)
+    workload = read(save(rows), "mooncake", mode="lenient")
+    if first != "[":  # an array, for all that can be told
+        assert len(workload.requests) == 2

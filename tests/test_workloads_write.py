@@ -95,6 +95,11 @@ def test_what_cannot_be_written(trace, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir() if ".part" in entry.name] == []
 
 
+def ids_of(path):
+    rows = map(json.loads, path.read_text().splitlines())
+    return [name for row in rows for name in [row["request_id"], *row.get("hash_ids", [])]]
+
+
 def test_anonymised_files_of_one_key_share_nothing_by_it(trace, tmp_path):
     other = replace(trace, requests=trace.requests[:3])
     written = []
@@ -102,6 +107,9 @@ def test_anonymised_files_of_one_key_share_nothing_by_it(trace, tmp_path):
         write_trace(workload, tmp_path / name, key="secret")
         written.append((tmp_path / name).read_text())
     assert written[0] == written[1]
+    renamed = replace(trace, digest="of another trace of the same shape")
+    write_trace(renamed, tmp_path / "renamed", key="secret")
+    assert not set(ids_of(tmp_path / "renamed")) & set(ids_of(tmp_path / "one"))
     joined = tmp_path / "joined.jsonl"
     joined.write_text(written[0] + written[2])
     requests = read_mooncake(joined).requests  # no request id is there twice

@@ -17,6 +17,8 @@ from workloads.requests import Requests, arrivals_ns
 
 ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
+_LAST_NS = float(MAX_NS - 1023)
+"""The latest time that a float holds and 64 bits do too."""
 DAY_S = 86_400
 """Period of the day's curve, s."""
 _BURSTINESS = {"gamma": (0.001, 1e6), "weibull": (0.15, 1e6)}
@@ -226,7 +228,7 @@ def cut_duration(
     arrivals = arrivals_ns(requests)
     if sessions:
         arrivals = arrivals[_first_turns(requests)]
-    kept = np.flatnonzero(arrivals <= min(math.floor(duration_s * 1e9), MAX_NS))
+    kept = np.flatnonzero(arrivals <= math.floor(min(duration_s * 1e9, _LAST_NS)))
     if isinstance(requests, Requests):
         return requests.take(kept)
     return tuple(requests[index] for index in kept.tolist())

@@ -115,10 +115,16 @@ class _TextReader:
             self.intake.counts["that begin with an answer, which was cut"] += 1
         end = self.mark("<|im_end|>\n")
         history: list[Ints] = []
-        num_turns = 0
+        # All are checked before any is added.
+        num_turns = sum(role == "assistant" for role, _ in messages[first:])
+        if not num_turns:
+            raise RowError("the conversation holds no answer")
+        if self.intake.num_wanted is not None:
+            num_turns = min(num_turns, self.intake.num_wanted)
+        ids = [self._turn_id(name, number) for number in range(num_turns)]
         for role, said in messages[first:]:
             history.append(self.head(role))
-            if role == "assistant" and not self.intake.full:
+            if role == "assistant" and ids:
                 # Joined once per turn, so that later turns do not join it anew piece by piece.
                 history = [join(history)]
                 self.streams.add(
@@ -127,14 +133,11 @@ class _TextReader:
                     said,
                     root=root,
                     arrival_ns=arrival_ns,
-                    request_id=self._turn_id(name, num_turns),
+                    request_id=ids.pop(0),
                     session_id=name,
                     linked=False,
                 )
-                num_turns += 1
             history += [said, end]
-        if not num_turns and not self.intake.full:
-            raise RowError("the conversation holds no answer")
 
     def _turn_id(self, name: str, number: int) -> str:
         turn_id = self.intake.request_id("id", f"{name}/{number}")

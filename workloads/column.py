@@ -109,11 +109,18 @@ class Column:
             mapped = mmap.mmap(self._file.fileno(), size * 8)
         except OSError as error:
             raise UsageError(
-                f"{tempfile.gettempdir()} cannot take what the trace needs there, {size * 8:,}"
+                f"{_folder()} cannot take what the trace needs there, {size * 8:,}"
                 f" bytes for one of its columns ({error.strerror or error}); let TMPDIR name a"
                 " folder with more room, or read less with --num-requests."
             ) from None
         self._room = np.frombuffer(mapped, dtype=np.int64)
+
+
+def _folder() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "no temporary folder"
 
 
 def _allocate(file: int, size: int) -> None:

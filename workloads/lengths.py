@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 from sim.errors import UsageError
@@ -34,27 +33,24 @@ def csv_rows(part: Part, wanted: tuple[str, ...]) -> Rows:
     UsageError
         If a wanted column is missing, which no leniency can mend.
     """
-    spelled = iter(_text_lines(part))
-    number, header = 0, None
+    header: list[str] | None = None
+    number = 0
     try:
-        reader = csv.reader((line for _, line in spelled), strict=True)
-        for cells in reader:
-            number = reader.line_num
+        for number, line in lines(part):
+            # A line is a row, so that one that is broken leaves the others whole: no cell of these
+            # formats goes over several lines.
+            try:
+                cells = next(csv.reader([line.decode("utf-8")], strict=True), [])
+            except UnicodeDecodeError:
+                yield number, RowError("the line is not UTF-8 text")
+                continue
+            except csv.Error as error:
+                yield number, RowError(f"the row is no CSV ({error})")
+                continue
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:
-                header = [cell.strip() for cell in cells]
-                missing = [name for name in wanted if name not in header]
-                if twice := sorted({name for name in wanted if header.count(name) > 1}):
-                    raise UsageError(
-                        f"{part.name}:{number}: has the column {twice[0]} more than once, which"
-                        " leaves open which of them counts; remove one."
-                    )
-                if missing:
-                    raise UsageError(
-                        f"{part.name}:{number}: has no column {', '.join(missing)}; the first line"
-                        f" must name the columns, at least {', '.join(wanted)}."
-                    )
+                header = _header(part, number, cells, wanted)
             elif len(cells) != len(header):
                 yield (
                     number,
@@ -64,17 +60,23 @@ def csv_rows(part: Part, wanted: tuple[str, ...]) -> Rows:
                 )
             else:
                 yield number, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        yield reader.line_num, RowError(f"the row is no CSV ({error})")
-    except UnicodeDecodeError:
-        yield number + 1, RowError("the line is not UTF-8 text")
     except DamagedError as fault:
         yield number + 1, RowError(f"{fault}, which ends here", "fetch the file anew")
 
 
-def _text_lines(part: Part) -> Iterator[tuple[int, str]]:
-    for number, line in lines(part):
-        yield number, line.decode("utf-8")
+def _header(part: Part, number: int, cells: list[str], wanted: tuple[str, ...]) -> list[str]:
+    header = [cell.strip() for cell in cells]
+    if twice := sorted({name for name in wanted if header.count(name) > 1}):
+        raise UsageError(
+            f"{part.name}:{number}: has the column {twice[0]} more than once, which leaves open"
+            " which of them counts; remove one."
+        )
+    if missing := [name for name in wanted if name not in header]:
+        raise UsageError(
+            f"{part.name}:{number}: has no column {', '.join(missing)}; the first line must name"
+            f" the columns, at least {', '.join(wanted)}."
+        )
+    return header
 
 
 class _LengthsReader:

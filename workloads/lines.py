@@ -31,7 +31,7 @@ def read_rows(part: Part, head: bytes, said: list[str]) -> Rows:
     said
         Gets a clause for what is unusual about the file as a whole.
     """
-    if head.startswith(b"["):
+    if _is_array(head):
         said.append("one JSON array instead of a JSON object per line")
         return _values(part.file, in_array=True)
     if _goes_on_after_its_line(head):
@@ -42,7 +42,7 @@ def read_rows(part: Part, head: bytes, said: list[str]) -> Rows:
 
 def has_a_row_per_line(head: bytes) -> bool:
     """Whether `read_rows` takes every line for a row."""
-    return not head.startswith(b"[") and not _goes_on_after_its_line(head)
+    return not _is_array(head) and not _goes_on_after_its_line(head)
 
 
 def first_value(head: bytes) -> object:
@@ -52,6 +52,11 @@ def first_value(head: bytes) -> object:
         return _decoder.raw_decode(text)[0]
     except (ValueError, RecursionError):
         return None
+
+
+def _is_array(head: bytes) -> bool:
+    """Whether an array of rows begins here, as apart from a line such as ``[INFO] started``."""
+    return head.startswith(b"[") and head[1:].lstrip()[:1] in (b"{", b"[", b"]", b"")
 
 
 def _goes_on_after_its_line(head: bytes) -> bool:

@@ -56,11 +56,9 @@ class WekaReader:
         scope = value.get("hash_id_scope", "local")
         if scope not in ("local", "global"):
             raise RowError(f"hash_id_scope is {show(scope)}, which is neither 'local' nor 'global'")
-        session_id = self._own_name(text("id", value.get("id", f"session {self._num_sessions}")))
-        self._unit = unit
-        self._num_sessions += 1
-        intake.identity_block_size = unit
-        intake.clock.common = self._num_sessions == 1
+        given = _part_of_name(text("id", value.get("id", f"session {self._num_sessions}")))
+        session_id = self._own_name(given)
+        num_before = len(intake)
         tree = PrefixTree(intake.names, unit)
         if scope == "global":
             tree = self._shared_tree = self._shared_tree or tree
@@ -75,22 +73,29 @@ class WekaReader:
             try:
                 if isinstance(request, RowError):
                     raise request
-                self._request(_Place(place, agent, start_ns), request, tree, turns, last_turn)
+                self._request(
+                    _Place(place, agent, start_ns), request, tree, turns, last_turn, unit=unit
+                )
             except RowError as bad:
                 intake.undo(mark)
                 intake.bad(f"{line}: requests{place}", bad)
+        if len(intake) == num_before:
+            return  # a session of which nothing can be used leaves no trace
+        self._unit = intake.identity_block_size = unit
+        self._num_sessions += 1
+        intake.clock.common = self._num_sessions == 1
+        self._names.add(session_id)
+        if session_id != given:
+            odd = "of sessions whose id an earlier one has, taken as sessions of their own"
+            intake.counts[odd] += 1
         turns.finish()
 
     def _own_name(self, name: str) -> str:
-        """Tell a session apart from an earlier one of the same id."""
+        """Find a name that tells a session apart from an earlier one of the same id."""
         own, number = name, 1
         while own in self._names:
             number += 1
             own = f"{name} ({number})"
-        if own != name:
-            odd = "of sessions whose id an earlier one has, taken as sessions of their own"
-            self._intake.counts[odd] += 1
-        self._names.add(own)
         return own
 
     def _request(
@@ -100,14 +105,17 @@ class WekaReader:
         tree: PrefixTree,
         turns: Turns,
         last_turn: dict[str, int],
+        *,
+        unit: int,
     ) -> None:
         intake = self._intake
         place, agent, start_ns = where
-        unit = self._unit
-        assert unit is not None
         think = value.get("think_time")
         think_ns = None if think is None else time_ns("think_time", think, 10**9)
-        arrival_ns = min(start_ns + intake.arrival_ns("t", value.get("t"), agent, think_ns), MAX_NS)
+        stamp = value.get("t")
+        arrival_ns = intake.arrival_ns("t", stamp, agent, think_ns)
+        if stamp is not None:
+            arrival_ns = min(start_ns + arrival_ns, MAX_NS)
         num_prompt_tokens = num_tokens("in", value.get("in"), 1)
         num_output_tokens = num_tokens("out", value.get("out"), 0)
         ids = self._ids.read("hash_ids", value.get("hash_ids"))
@@ -151,6 +159,11 @@ class WekaReader:
             )
 
 
+def _part_of_name(name: str) -> str:
+    """Keep the sign between session and agents out of their names."""
+    return name.replace("/", "%2F")
+
+
 def _requests(
     rows: list[object], agent: str, prefix: str, start_ns: int
 ) -> Iterator[tuple[str, str, int, dict[str, object] | RowError]]:
@@ -164,7 +177,7 @@ def _requests(
             try:
                 if not isinstance(row["requests"], list) or place.count("[") > _DEEPEST:
                     raise RowError("requests of a subagent are no list, or nested too deeply")
-                sub_agent = f"{agent}/{text('agent_id', name)}"
+                sub_agent = f"{agent}/{_part_of_name(text('agent_id', name))}"
                 sub_start_ns = start_ns + time_ns("t", row.get("t", 0), 10**9)
             except RowError as bad:
                 yield place, agent, start_ns, bad

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def write_trace(
         ``FORMS`` where it has none.
     key
         Makes ids of blocks, requests and sessions keyed hashes (BLAKE2b): the same workload and key
-        give the same file, and without the key nothing leads back. Ids of different workloads are
+        give the same file, and without the key nothing leads back. Ids of different traces are
         unrelated under one key too, so that files can be joined and share nothing by it. Times
         count from the first arrival anyway.
 
@@ -86,7 +87,10 @@ def write_trace(
         )
     if key == "":
         raise UsageError("--anonymise needs a key that is not empty; give a secret of your own.")
-    hashed = None if key is None else _hasher(key, _Rows(workload, form, size, None).lines())
+    hashed = None
+    if key is not None:
+        plain = _Rows(workload, form, size, None).lines()
+        hashed = _hasher(key, chain([workload.digest], plain))
     lines = _Rows(workload, form, size, hashed).lines()
     path = Path(path)
     part = path.parent / f".{path.name}.{os.getpid()}.part"
@@ -124,10 +128,10 @@ def default_block_size(workload: Workload, form: str) -> int:
     return own if own > 1 and form != "tokens" else FORMS[form]
 
 
-def _hasher(key: str, plain_lines: Iterable[str]) -> Callable[[object], int]:
-    """Hash under a secret of the key and of all that is written, as ids are numbers in turn."""
+def _hasher(key: str, texts: Iterable[str]) -> Callable[[object], int]:
+    """Hash under a secret of the key and of texts that tell traces apart: ids are mere numbers."""
     written = blake2b()
-    for line in plain_lines:
+    for line in texts:
         written.update(line.encode() + b"\n")
     secret = blake2b(written.digest(), key=blake2b(key.encode("utf-8", "surrogatepass")).digest())
 
