@@ -60,7 +60,8 @@ def _only_one(kept: pd.DataFrame, left_out: pd.DataFrame, what: str, one: str, t
         None,
         kept,
         f"of the {len(kept) + len(left_out)} {what} that were run only one, {one}, {mine}, and "
-        f"{others} more of them away, as larger than the cache, so that they are not compared; {then}",
+        f"{others} more of them away, as larger than the cache, so that they are not compared; "
+        f"{then}",
         left_out,
     )
 
