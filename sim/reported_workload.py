@@ -154,7 +154,13 @@ class Reporter:
         return self._build(command, [*configs, *more], full, curves, facts)
 
     def _at(self, policy: str, block_size: int, capacity: str) -> RunConfig:
-        return replace(self.plan.config, policy=policy, block_size=block_size, kv_capacity=capacity)
+        config = self.plan.config
+        if policy == FLOOR:
+            # Nothing is lost to tiers where nothing is cached: one baseline for all of them.
+            plain = RunConfig()
+            tiers = [field.name for field in settings() if setting_of(field).group == "Tiers"]
+            config = replace(config, **{name: getattr(plain, name) for name in tiers})
+        return replace(config, policy=policy, block_size=block_size, kv_capacity=capacity)
 
     def _curves(self) -> Curves:
         config = self.plan.config

@@ -1,5 +1,7 @@
 """``prefixsim report`` and ``sim.report``: one page of a results folder or a workload."""
 
+import contextlib
+import io
 import json
 import re
 import shutil
@@ -7,6 +9,7 @@ import shutil
 import pytest
 
 import sim
+from sim import cli
 from sim.errors import UsageError
 from sim.store import ResultStore
 
@@ -26,6 +29,16 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def page_of_folder(folder, tmp_path_factory):
+    """The page of all eight runs, and what is printed; nobody changes it."""
+    path, out = tmp_path_factory.mktemp("page") / "page.html", io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(folder), "-o", str(path)])
+    assert ended.value.code == 0
+    return path, out.getvalue()
+
+
 def data_of(page):
     """Read what the page knows of its pictures, and its text."""
     text = page.read_text(encoding="utf-8")
@@ -33,10 +46,8 @@ def data_of(page):
     return json.loads(data), text
 
 
-def test_a_folder_becomes_a_page(prefixsim, folder, tmp_path):
-    page = tmp_path / "page.html"
-    code, out, err = prefixsim("report", folder, "-o", page)
-    assert code == 0, err
+def test_a_folder_becomes_a_page(folder, page_of_folder):
+    page, out = page_of_folder
     pictures, text = data_of(page)
     assert list(pictures) == ["capacity", "block-size", "trade-off", "ttft"]
     row = sim.load(folder).summary
@@ -86,7 +97,7 @@ def test_runs_can_be_chosen(prefixsim, folder, tmp_path):
 
 def test_a_workload_runs_what_it_needs_once(prefixsim, tmp_path):
     page, runs = tmp_path / "page.html", tmp_path / "runs"
-    args = ["report", "shared-prefix", *RUNS, "--runs", runs, "-o", page]
+    args = ["report", "shared-prefix", *RUNS, "--block-size", "8", "--runs", runs, "-o", page]
     code, out, err = prefixsim(*args)
     assert code == 0, err
     pictures, text = data_of(page)
@@ -118,6 +129,40 @@ def test_capacities_that_are_asked_for_are_run(prefixsim, tmp_path):
     # Two policies and two block sizes at the first; at the other the recommended size alone.
     assert sorted(counts.tolist()) == [2, 4]
     assert sorted(summary[summary["arrival"] != "trace"]["policy"]) == ["none", "vllm_v1"]
+
+
+TIERS = [*SMALL, "--policy", "none,vllm_v1", "--block-size", "8", "--jobs", "1"]
+
+
+def test_a_workload_is_reported_with_tiers_against_none_without(prefixsim, tmp_path):
+    runs = tmp_path / "runs"
+    code, out, err = prefixsim(
+        "report", "shared-prefix", *TIERS, "--kv-capacity", "512", "--host-memory", "4096",
+        "--tier-write", "evict", "--runs", runs, "-o", tmp_path / "page.html",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "change" not in err
+    assert "instead of" in out
+    summary = sim.load(runs).summary
+    assert set(zip(summary["policy"], summary["host_capacity_tokens"], strict=True)) == {
+        ("none", 0),
+        ("vllm_v1", 4096),
+    }
+
+
+def test_a_sweep_over_tiers_is_set_against_none(prefixsim, tmp_path):
+    sim.sweep(
+        folder=tmp_path / "results", policy=["none", "vllm_v1"], block_size=8,
+        kv_capacity=[256, 512], host_memory=["0", "512", "1024"], tier_write=["through", "evict"],
+        workload_args=DIALS,
+    )  # fmt: skip
+    page = tmp_path / "page.html"
+    code, out, err = prefixsim("report", tmp_path / "results", "-o", page)
+    assert code == 0, err
+    assert "Nothing hits" not in out
+    assert "without caching" in out
+    pictures, _ = data_of(page)
+    assert "tiers" in pictures
 
 
 def test_a_trace_of_lengths_has_no_hit_rate(prefixsim, tmp_path):
@@ -191,17 +236,17 @@ def test_a_folder_that_holds_something_else(prefixsim, tmp_path):
 def test_help_says_what_it_takes(prefixsim):
     code, out, _ = prefixsim("report", "--help")
     assert code == 0
-    for option in ("--output", "--where", "--runs", "--policy", "--rate-scale", "--jobs"):
+    for option in ("--output", "--where", "--runs", "--policy", "--host-memory", "--jobs"):
         assert option in out
     assert "--workload " not in out
 
 
-def test_python_says_the_same(folder, tmp_path, prefixsim):
-    path = sim.report(folder, tmp_path / "a.html", where="policy=vllm_v1")
+def test_python_says_the_same(folder, tmp_path, page_of_folder):
+    one = ["policy=vllm_v1", "block_size=8", "seed=0"]
+    path = sim.report(folder, tmp_path / "a.html", where=one)
     again = sim.load(folder).report(tmp_path / "b.html")
-    prefixsim("report", folder, "-o", tmp_path / "c.html")
     made = re.compile(r"With the command <code>(.*?)</code>")
-    b, c = (made.sub("", (tmp_path / name).read_text()) for name in ("b.html", "c.html"))
+    b, c = (made.sub("", page.read_text()) for page in (again, page_of_folder[0]))
     assert b == c
     assert again == tmp_path / "b.html"
     (command,) = made.findall(path.read_text())

@@ -1,18 +1,21 @@
 """What a report says: recommendations by their rules, and no more than the runs show."""
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from plotted import requests_of, summary_of
 
+from sim import plots
 from sim.plots.runs import told_apart
 from sim.reporting import build, render
 from sim.reporting.advice import choose_block_size, choose_capacity
 from sim.reporting.cells import situations
 from sim.reporting.findings import situation_of
+from sim.reporting.pictures import QUESTIONS
 from sim.reporting.recommended import CurveFacts
 from sim.reporting.words import change, gibibytes, listed, milliseconds, number, percent, points
 from sim.reporting.zero import find_break_evens, finding_of_zero
@@ -75,14 +78,67 @@ def test_the_capacity_is_the_smallest_that_is_as_good_as_the_best(rows, chosen):
     assert choose_capacity(cells, None).row["kv_capacity_tokens"] == chosen
 
 
+REJECTS = {"hit_rate": 0.9, "infinite_hit_rate": 0.9, "ttft_ms_mean": 10.0, "num_rejected": 400}
+
+
 def test_a_capacity_that_turns_requests_away_is_not_compared():
-    cells = cells_of(
-        {"kv_capacity_tokens": 1000, "hit_rate": 0.9, "ttft_ms_mean": 10.0, "num_rejected": 400},
-        {"kv_capacity_tokens": 2000, "hit_rate": 0.4, "ttft_ms_mean": 100.0},
+    good = {"hit_rate": 0.4, "infinite_hit_rate": 0.405, "ttft_ms_mean": 100.0}
+    rows = [
+        {"kv_capacity_tokens": 1000, **REJECTS},
+        {"kv_capacity_tokens": 2000, **good},
+        {"kv_capacity_tokens": 4000, **good},
+    ]
+    assert choose_capacity(cells_of(*rows), None).row["kv_capacity_tokens"] == 2000
+    ((_, text),) = said(texts(*rows), "Capacity")
+    assert "the smallest of the 2 capacities compared" in text
+    assert "(40.0 %; 40.0 %)" in text
+    assert "1 other capacity turns more requests away" in text
+
+
+def test_where_one_capacity_alone_serves_all_none_is_recommended_and_that_one_is_told():
+    rows = [{"kv_capacity_tokens": 1000, **REJECTS}, {"kv_capacity_tokens": 2000, "hit_rate": 0.4}]
+    found = texts(*rows)
+    ((tone, text),) = said(found, "Capacity")
+    assert tone == "unknown"
+    assert (
+        "of the 2 KV capacities that were run only one, 2,000 tokens, serves all requests" in text
     )
-    assert choose_capacity(cells, None).row["kv_capacity_tokens"] == 2000
+    assert "a KV cache of 2,000 tokens, 40.0 %" in said(found, "Hit rate")[0][1]
 
 
+def test_capacities_that_all_turn_requests_away_are_not_at_the_ceiling():
+    rows = [{"kv_capacity_tokens": size, **REJECTS} for size in (1000, 2000)]
+    ((_, text),) = said(texts(*rows), "Capacity")
+    assert "All of them turn 400 requests away" in text
+    assert "ceiling" not in text
+    assert "too small for some" in situation_of(cells_of(*rows)).tiles[-1].note
+
+
+def test_where_no_request_finished_no_capacity_is_recommended():
+    nothing = {"ttft_ms_mean": math.nan, "hit_rate": math.nan, "num_finished": 0}
+    rows = [{"kv_capacity_tokens": size, **nothing} for size in (16, 32)]
+    assert "no request finished" in choose_capacity(cells_of(*rows), None).missing
+
+
+def test_a_block_size_or_policy_that_turns_more_requests_away_is_not_compared():
+    rows = [{"block_size": 16}, {"block_size": 32}, {"block_size": 64, **REJECTS}]
+    choice = choose_block_size(cells_of(*rows))
+    assert choice.row["block_size"] == 16
+    assert choice.rows["block_size"].tolist() == [16, 32]
+    assert "1 other block size turns more requests away" in said(texts(*rows), "Block size")[0][1]
+    assert "only one, 16 tokens, serves all" in choose_block_size(cells_of(*rows[::2])).missing
+    others = [{"policy": name, **row} for name, row in (("a", {}), ("b", {}), ("c", REJECTS))]
+    ((_, text),) = said(texts(*others), "Policies")
+    assert "Of the 2 policies that cache" in text
+    assert "c turned more requests away: not compared." in text
+    doubts = [text for _, text in said(texts({}, {**NONE, "num_rejected": 3}), "Doubts")]
+    assert doubts[0].startswith("With caching 0 requests and without 3 requests were turned away")
+
+
+SIX_SIZES = sizes(*((2 ** (index + 3), 1.0, 1.0) for index in range(6)))
+
+
+@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.floats(1, 1000), st.floats(1, 1000)), min_size=2, max_size=6
@@ -90,7 +146,10 @@ def test_a_capacity_that_turns_requests_away_is_not_compared():
 )  # fmt: skip
 def test_no_smaller_block_is_as_good_and_the_choice_is(values):
     rows = [(2 ** (index + 3), ttft, rate) for index, (ttft, rate) in enumerate(values)]
-    row = choose_block_size(sizes(*rows)).row
+    # The table of six sizes is made once; only the figures are new.
+    table = SIX_SIZES.table.iloc[: len(rows)].copy()
+    table[["block_size", "ttft_ms_mean", "total_throughput"]] = rows
+    row = choose_block_size(replace(SIX_SIZES, table=table.astype({"block_size": "int64"}))).row
     best = min(ttft for ttft, _ in values)
     most = max(rate for _, rate in values)
     good = [s for s, ttft, rate in rows if ttft <= 1.02 * best and rate >= 0.98 * most]
@@ -138,12 +197,12 @@ def test_what_caching_buys_is_set_against_none():
     assert "without caching, managing blocks takes 0.40 %" in cost[1]
 
 
-def at_rates(*rates, arrivals_s=0.0):
+def at_rates(*rates, arrivals_s=0.0, **tiers):
     """Runs under full load that differ in what an infinite cache hits: rate and throughput."""
     rows = []
     for rate, throughput in rates:
         same = {"infinite_hit_rate": rate, "workload_args": f"hit_rate={rate}"}
-        rows += [{**same, "total_throughput": throughput}, {**NONE, **same}]
+        rows += [{**same, **tiers, "total_throughput": throughput}, {**NONE, **same}]
     summary = summary_of(*({**PLAIN, **row} for row in rows))
     requests = arrivals(arrivals_s, *summary["run_id"])
     frame, _ = told_apart(summary)
@@ -292,11 +351,113 @@ def test_the_policy_that_is_fastest_and_the_one_that_hits_most():
         {"policy": "vllm_v0", "overhead": "vllm-0.8.5-v0", "ttft_ms_mean": 320.0, "hit_rate": 0.31},
     )
     ((_, text),) = said(found, "Policies")
-    assert "Of the 2 policies" in text
+    assert "Of the 2 policies that cache" in text
     assert (
         "vllm_v1 has the lowest mean TTFT (300 ms); vllm_v0 has the highest hit rate (31.0 %)"
         in text
     )
+
+
+def test_policies_that_cache_are_not_called_the_fastest_where_none_is_faster():
+    rows = [{}, {"policy": "vllm_v0", "ttft_ms_mean": 320.0}, {**NONE, "ttft_ms_mean": 200.0}]
+    ((_, text),) = said(texts(*rows), "Policies")
+    assert "without caching it is lower still (200 ms)" in text
+    rows[-1] = NONE
+    assert "without caching" not in said(texts(*rows), "Policies")[0][1]
+
+
+@pytest.mark.parametrize(
+    ("hits", "sentence"),
+    [
+        ((0.40, 0.35, 0.30), " Smaller blocks hit more."),
+        ((0.40, 0.40, 0.40), " All hit the same."),
+        ((0.30, 0.35, 0.40), ""),
+        ((0.30, 0.40, 0.35), ""),
+    ],
+)
+def test_what_block_sizes_change_is_said_as_the_figures_show_it(hits, sentence):
+    rows = [{"block_size": 16 * 2**i, "hit_rate": hit} for i, hit in enumerate(hits)]
+    text = said(texts(*rows), "Block size")[0][1]
+    assert text.endswith(f"it is the smallest.{sentence}")
+
+
+def test_larger_blocks_cost_less_and_smaller_waste_less_where_they_do():
+    rows = [
+        {"block_size": size, "hit_rate": 0.3, "overhead_share": cost}
+        for size, cost in ((16, 0.02), (32, 0.01))
+    ]
+    unfilled = pd.Series([0.01, 0.02], index=["run0", "run1"])
+    text = said(texts(*rows, unfilled=unfilled), "Block size")[0][1]
+    assert text.endswith(
+        "All hit the same; smaller blocks waste less memory in their last block; larger ones cost "
+        "less to manage."
+    )
+    text = said(texts(*rows, unfilled=unfilled[::-1].set_axis(unfilled.index)), "Block size")[0][1]
+    assert text.endswith("All hit the same; larger blocks cost less to manage.")
+
+
+def test_every_kind_of_plot_has_a_question():
+    assert set(plots.KINDS) <= set(QUESTIONS)
+
+
+TIERED = {"host_capacity_tokens": 8192}
+
+
+def test_none_is_the_baseline_whatever_the_tiers():
+    rows = [
+        {**TIERED, "kv_capacity_tokens": 1000, "tier_write": "evict"},
+        {**TIERED, "kv_capacity_tokens": 2000, "tier_write": "evict"},
+        {**NONE, "kv_capacity_tokens": 1000},
+        {**NONE, "kv_capacity_tokens": 2000, "ttft_ms_mean": 700.0},
+    ]
+    frame, _ = told_apart(summary_of(*({**PLAIN, **row} for row in rows)))
+    (cells,) = situations(frame, NO_REQUESTS)
+    assert cells.caching["none_ttft_ms_mean"].tolist() == [600.0, 700.0]
+    # With tiers and without: each situation has it, and none is of `none` alone.
+    rows = [{}, TIERED, {**TIERED, "block_size": 32}, NONE]
+    frame, _ = told_apart(summary_of(*({**PLAIN, **row} for row in rows)))
+    found = list(situations(frame, NO_REQUESTS))
+    assert [cells.runs["policy"].tolist().count("none") for cells in found] == [1, 1]
+    assert [len(cells.caching) for cells in found] == [2, 1]
+    assert found[1].caching["none_ttft_ms_mean"].tolist() == [600.0]
+
+
+def test_runs_of_none_alone_are_not_told_first_where_others_cache():
+    rows = [{**NONE, "rate_scale": 2.0, "block_size": size} for size in (16, 32, 64)]
+    report = report_of({}, *rows)
+    assert "vllm_v1" in report.situations[0].findings[0].text
+    assert "the one with the most runs that cache" in report.lead
+
+
+def test_what_caching_costs_where_nothing_hits_is_known_with_tiers_too():
+    assert at_rates((0.0, 792.0), (0.1, 808.0), **TIERED).tone == "known"
+
+
+def test_both_sides_are_averaged_over_common_seeds_only():
+    rows = [{"seed": seed, "ttft_ms_mean": 100.0 * (1 + seed)} for seed in (0, 1, 2)]
+    cells = cells_of(*rows, {**NONE, "seed": 0})
+    assert cells.table["ttft_ms_mean"].tolist() == [600.0, 100.0]
+    assert cells.seeds_left_out == (1, 2)
+    ((_, doubt),) = said(texts(*rows, {**NONE, "seed": 0}), "Doubts")
+    assert doubt == (
+        "Of 3 seeds 1 was run with every policy, block size and capacity; runs of the other 2 "
+        "seeds count in no figure here."
+    )
+    # Block sizes too are compared over the same seeds.
+    cells = cells_of(*rows, {"block_size": 32, "seed": 1}, {"block_size": 32, "seed": 2})
+    assert cells.table["ttft_ms_mean"].tolist() == [250.0, 300.0]
+    assert cells.table["num_seeds"].tolist() == [2, 2]
+
+
+def test_without_a_seed_common_to_all_what_caching_buys_is_over_those_of_both_sides():
+    rows = [
+        *({"seed": seed, "ttft_ms_mean": 100.0 * (1 + seed)} for seed in (0, 1)),
+        {"seed": 2, "block_size": 32},
+        *({**NONE, "seed": seed, "ttft_ms_mean": 600.0 + seed} for seed in (1, 2)),
+    ]
+    row = cells_of(*rows).caching.iloc[0]
+    assert (row["ttft_ms_mean"], row["none_ttft_ms_mean"], row["num_seeds"]) == (200.0, 601.0, 1)
+    assert said(texts(*rows), "Doubts")[0][1].startswith("No seed was run with every policy")
 
 
 def test_situations_are_kept_apart():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sim.reporting import Report
 
 
-@with_settings(("Workload", "Policy", "Engine", "Cost", "Arrivals"), workload="own")
+@with_settings(("Workload", "Policy", "Engine", "Tiers", "Cost", "Arrivals"), workload="own")
 def command(
     source: Annotated[
         str,

@@ -5,7 +5,7 @@ The rules are told in docs/report.md; their limits stand here, once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -34,11 +34,36 @@ class Choice:
         What it was chosen from, in order of what is recommended.
     missing
         Why there is no recommendation, and what to run to get one.
+    left_out
+        Rows that turn more requests away than those of ``rows`` do, and so serve an easier
+        workload: they are not compared.
     """
 
     row: pd.Series | None
     rows: pd.DataFrame
     missing: str = ""
+    left_out: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def served_alike(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Part rows that turn the fewest requests away from the others, which serve fewer."""
+    fewest = rows["num_rejected"] == rows["num_rejected"].min()
+    return rows[fewest], rows[~fewest]
+
+
+def _only_one(kept: pd.DataFrame, left_out: pd.DataFrame, what: str, one: str, then: str) -> Choice:
+    """Say that there is nothing to compare with, for all but one row serve fewer requests."""
+    num_rejected = round(kept["num_rejected"].iloc[0])
+    mine = "serves all requests" if not num_rejected else "turns the fewest requests away"
+    others = "the other turns" if len(left_out) == 1 else "the others turn"
+    return Choice(
+        None,
+        kept,
+        f"of the {len(kept) + len(left_out)} {what} that were run only one, {one}, {mine}, and "
+        f"{others} more of them away, as larger than the cache, so that they are not compared; "
+        f"{then}",
+        left_out,
+    )
 
 
 def choose_block_size(cells: Cells) -> Choice:
@@ -69,11 +94,21 @@ def choose_block_size(cells: Cells) -> Choice:
             "the workload has no prefix information, so what a block size changes in hits is not "
             "known",
         )
+    known, _ = served_alike(known)
+    left_out = rows[~rows["block_size"].isin(known["block_size"])]
+    if len(known) < 2:
+        return _only_one(
+            known,
+            left_out,
+            "block sizes",
+            f"{int(known['block_size'].iloc[0])} tokens",
+            "raise --kv-capacity",
+        )
     fast = known["ttft_ms_mean"] <= (1 + TTFT_WITHIN) * known["ttft_ms_mean"].min()
     throughput = known["total_throughput"]
     busy = throughput >= (1 - THROUGHPUT_WITHIN) * throughput.max()
     good = known[fast & busy] if (fast & busy).any() else known[fast]
-    return Choice(good.iloc[0], rows)
+    return Choice(good.iloc[0], known, left_out=left_out)
 
 
 def choose_capacity(cells: Cells, block_size: int | None) -> Choice:
@@ -102,6 +137,8 @@ def choose_capacity(cells: Cells, block_size: int | None) -> Choice:
             "only one KV capacity was run; run more with --kv-capacity 5%,10%,20%,40%, or let "
             "'prefixsim curve' give all of them",
         )
+    if not (rows["num_finished"] > 0).any():
+        return Choice(None, rows, "no request finished; raise --kv-capacity so that they fit")
     known = rows[rows["hit_rate"].notna() & rows["ttft_ms_mean"].notna()]
     if known.empty:
         return Choice(
@@ -109,13 +146,21 @@ def choose_capacity(cells: Cells, block_size: int | None) -> Choice:
             rows,
             "no hit rate is known of these runs, and without it no capacity can be chosen",
         )
-    # Pools that turn requests away serve an easier workload than the others.
-    served = known[known["num_rejected"] == known["num_rejected"].min()]
+    served, _ = served_alike(known)
+    left_out = rows[~rows["kv_capacity_tokens"].isin(served["kv_capacity_tokens"])]
+    if len(served) < 2:
+        return _only_one(
+            served,
+            left_out,
+            "KV capacities",
+            f"{served['kv_capacity_tokens'].iloc[0]:,.0f} tokens",
+            "run more that are at least as large",
+        )
     hits = served["hit_rate"] >= served["hit_rate"].max() - HIT_RATE_WITHIN
     best = served["ttft_ms_mean"].min()
     good = served[hits & (served["ttft_ms_mean"] <= (1 + CAPACITY_TTFT_WITHIN) * best)]
     # The largest has the best of both, but for policies that hit less with more.
-    return Choice((good if len(good) else served.tail(1)).iloc[0], rows)
+    return Choice((good if len(good) else served.tail(1)).iloc[0], served, left_out=left_out)
 
 
 def _with_settings(rows: pd.DataFrame, cells: Cells) -> pd.DataFrame:

@@ -123,7 +123,7 @@ def _lead(frame: pd.DataFrame, told: Sequence[Situation], num_situations: int) -
     if num_situations > 1:
         parts.append(
             f"in {num_situations} situations, which differ in workload, load or engine; what "
-            "follows first is the one with the most runs"
+            f"follows first is the one with the most runs{' that cache' if policies else ''}"
         )
     if num_situations > len(told):
         parts.append(f"{len(told)} of them are told, all are in the pictures and tables")

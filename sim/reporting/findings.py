@@ -11,25 +11,23 @@ from sim.breakeven import FLOOR
 from sim.errors import UsageError
 from sim.plots.series import setting
 from sim.presets import load_preset
-from sim.reporting.advice import Choice, choose_block_size, choose_capacity
+from sim.reporting.advice import Choice, choose_block_size, choose_capacity, served_alike
 from sim.reporting.cells import Cells
 from sim.reporting.content import Finding, Situation
+from sim.reporting.doubts import doubts_of
 from sim.reporting.recommended import CurveFacts, block_size_findings, capacity_findings
 from sim.reporting.tiles import tiles_of
 from sim.reporting.words import (
     change,
-    counted,
     listed,
     milliseconds,
     number,
     percent,
     points,
     tokens,
+    where_of,
 )
 from sim.reporting.zero import BreakEvens, finding_of_zero
-
-WAITING_ABOVE = 0.5
-"""Requests that wait for a longer share of their TTFT than this have more load than is served."""
 
 
 def situation_of(
@@ -68,7 +66,7 @@ def situation_of(
     findings += block_size_findings(size, cells, unfilled)
     findings += capacity_findings(capacity, gib, curve)
     if row is not None:
-        findings += _doubts(row, cells)
+        findings += doubts_of(row, cells)
     tiles = tiles_of(row, size, capacity, gib)
     return Situation(setting(cells.runs), tuple(tiles), tuple(findings))
 
@@ -79,8 +77,10 @@ def _row_to_tell(cells: Cells, size: Choice, capacity: Choice) -> pd.Series | No
         return capacity.row
     if size.row is not None:
         return size.row
-    rows = size.rows if len(size.rows) else cells.table
-    return rows.iloc[0] if len(rows) else None
+    rows = capacity.rows if len(capacity.left_out) else size.rows
+    rows = rows if len(rows) else cells.table
+    # Of what turns the fewest requests away, the first.
+    return served_alike(rows)[0].iloc[0]
 
 
 def _gib_per_token(cost: str) -> float:
@@ -90,14 +90,6 @@ def _gib_per_token(cost: str) -> float:
         return load_preset(model, gpu).model.kv_bytes_per_token / 2**30
     except UsageError:
         return math.nan
-
-
-def _where(row: pd.Series) -> str:
-    return (
-        f"{row['label']}, block size {row['block_size']}, KV capacity "
-        f"{tokens(row['kv_capacity_tokens'])}"
-        + (f", mean of {row['num_seeds']} seeds" if row["num_seeds"] > 1 else "")
-    )
 
 
 def _hits(row: pd.Series, cells: Cells) -> Iterator[Finding]:
@@ -138,7 +130,7 @@ def _hits(row: pd.Series, cells: Cells) -> Iterator[Finding]:
             f"{percent(row['hit_rate'])} of the prompt tokens are found in the cache and not "
             f"computed again ({beside}); {percent(row['share_requests_hit'], 0)} of the requests "
             "hit something.",
-            f"{_where(row)}: hit_rate {row['hit_rate']:.4f}, infinite_hit_rate "
+            f"{where_of(row)}: hit_rate {row['hit_rate']:.4f}, infinite_hit_rate "
             f"{row['infinite_hit_rate']:.4f}",
         )
 
@@ -152,7 +144,7 @@ def _buys(row: pd.Series, full: pd.DataFrame | None) -> Iterator[Finding]:
             f"The mean time to first token is {milliseconds(row['ttft_ms_mean'])} (99th percentile "
             f"{milliseconds(row['ttft_ms_p99'])}). What caching buys cannot be said: these runs "
             "have none without caching at this setting; run the same with --policy none too.",
-            f"{_where(row)}: ttft_ms_mean {row['ttft_ms_mean']:.2f}",
+            f"{where_of(row)}: ttft_ms_mean {row['ttft_ms_mean']:.2f}",
             "unknown",
         )
         return
@@ -163,7 +155,7 @@ def _buys(row: pd.Series, full: pd.DataFrame | None) -> Iterator[Finding]:
         f"{change(row['ttft_ms_mean'], row['none_ttft_ms_mean'])}. One request in a hundred waits "
         f"longer than {milliseconds(row['ttft_ms_p99'])}; without caching, longer than "
         f"{milliseconds(row['none_ttft_ms_p99'])}.",
-        f"{_where(row)}: ttft_ms_mean {row['ttft_ms_mean']:.2f} against "
+        f"{where_of(row)}: ttft_ms_mean {row['ttft_ms_mean']:.2f} against "
         f"{row['none_ttft_ms_mean']:.2f} of none, ttft_ms_p99 {row['ttft_ms_p99']:.2f} against "
         f"{row['none_ttft_ms_p99']:.2f}",
     )
@@ -199,7 +191,7 @@ def _throughput(row: pd.Series, full: pd.DataFrame | None) -> Iterator[Finding]:
                 f"caching and {number(floor)} without: {change(mine, floor)}. As they arrive, it "
                 f"serves {number(row['total_throughput'])} tokens/s with and "
                 f"{number(row['none_total_throughput'])} without.",
-                f"{_where(pd.Series(one))}, all at once: total_throughput {mine:,.0f} tokens/s "
+                f"{where_of(pd.Series(one))}, all at once: total_throughput {mine:,.0f} tokens/s "
                 f"against {floor:,.0f} of none",
             )
 
@@ -214,7 +206,7 @@ def _costs(row: pd.Series, cells: Cells, zero: BreakEvens | None) -> Iterator[Fi
     )
     if not math.isnan(row["none_overhead_share"]):
         text += f"; without caching, managing blocks takes {percent(row['none_overhead_share'], 2)}"
-    figures = f"{_where(row)}: overhead_s {row['overhead_s']:.3f}, overhead_share "
+    figures = f"{where_of(row)}: overhead_s {row['overhead_s']:.3f}, overhead_share "
     figures += f"{row['overhead_share']:.5f}, profile {row['overhead']}"
     if row["overhead"] in ("none", ""):
         yield Finding(
@@ -239,13 +231,14 @@ def _others(row: pd.Series, cells: Cells) -> Iterator[Finding]:
     distance = (capacity - row["kv_capacity_tokens"]).abs()
     best = distance[counts == counts.max()].min()
     rows = rows[(counts == counts.max()) & (distance == best)].drop_duplicates("label")
+    rows, left_out = served_alike(rows)
     if len(rows) < 2:
         return
     at = int(rows["kv_capacity_tokens"].iloc[0])
     fastest = rows.sort_values("ttft_ms_mean").iloc[0]
     text = (
-        f"Of the {len(rows)} policies that were run with blocks of {row['block_size']} and "
-        f"{tokens(at)}, {fastest['label']} has the lowest mean TTFT "
+        f"Of the {len(rows)} policies that cache and were run with blocks of {row['block_size']} "
+        f"and {tokens(at)}, {fastest['label']} has the lowest mean TTFT "
         f"({milliseconds(fastest['ttft_ms_mean'])})"
     )
     if rows["hit_rate"].notna().any():
@@ -257,51 +250,13 @@ def _others(row: pd.Series, cells: Cells) -> Iterator[Finding]:
             text += f" and the highest hit rate ({percent(most['hit_rate'])})"
         else:
             text += f"; {most['label']} has the highest hit rate ({percent(most['hit_rate'])})"
+    floor = fastest["none_ttft_ms_mean"]
+    if floor < fastest["ttft_ms_mean"]:
+        text += f"; without caching it is lower still ({milliseconds(floor)})"
+    text += "."
+    if len(left_out):
+        text += f" {listed(list(left_out['label']))} turned more requests away: not compared."
     said = [f"{r['label']} {r['ttft_ms_mean']:.2f} ms" for r in rows.to_dict("records")]
-    yield Finding("Policies", text + ".", f"ttft_ms_mean: {listed(said)}")
-
-
-def _doubts(row: pd.Series, cells: Cells) -> Iterator[Finding]:
-    if row["num_rejected"] > 0:
-        yield Finding(
-            "Doubts",
-            f"{counted(round(row['num_rejected']), 'request')} of {number(row['num_requests'])} "
-            "can never fit into this KV cache and count in no figure.",
-            f"{_where(row)}: num_rejected {number(row['num_rejected'])}",
-            "doubt",
-        )
-    waits = {"with caching": (row["queue_ms_mean"], row["ttft_ms_mean"])}
-    if not math.isnan(row["none_ttft_ms_mean"]):
-        waits["without"] = (row["none_queue_ms_mean"], row["none_ttft_ms_mean"])
-    late = {name: wait / ttft for name, (wait, ttft) in waits.items() if ttft > 0}
-    if any(share > WAITING_ABOVE for share in late.values()):
-        said = listed([f"{percent(share, 0)} {name}" for name, share in late.items()])
-        yield Finding(
-            "Doubts",
-            f"Requests spend {said} of their time to first token waiting to be admitted: at times "
-            "more arrives than is served. Such a TTFT grows with the length of the trace, and says "
-            "more of the load than of the cache; runs with a lower --rate-scale or --rate tell "
-            "what caching does to latency alone.",
-            f"queue_ms_mean {row['queue_ms_mean']:.2f}, ttft_ms_mean {row['ttft_ms_mean']:.2f}",
-            "doubt",
-        )
-    if row["num_preemptions"] > 0 or row["none_num_preemptions"] > 0:
-        known = not math.isnan(row["none_num_preemptions"])
-        floor = counted(round(row["none_num_preemptions"]), "time") if known else ""
-        text = (
-            f"Running requests lost their blocks {counted(round(row['num_preemptions']), 'time')}"
-            + (f", without caching {floor}," if known else "")
-            + " and were computed again: the KV cache is small for what runs together."
-        )
-        if known:
-            text += (
-                " Part of what caching buys comes from that, for such a request finds its own "
-                "blocks again; the hit rate, which counts first admissions, does not show it."
-            )
-        yield Finding(
-            "Doubts",
-            text,
-            f"{_where(row)}: num_preemptions {number(row['num_preemptions'])} against "
-            f"{number(row['none_num_preemptions'])} of none",
-            "doubt",
-        )
+    if floor < fastest["ttft_ms_mean"]:
+        said.append(f"none {floor:.2f} ms")
+    yield Finding("Policies", text, f"ttft_ms_mean: {listed(said)}")

@@ -13,15 +13,20 @@ from sim.plots.inline import AnyFigure, inline
 from sim.plots.series import has_capacities, has_ttft
 from sim.reporting.content import Picture
 
-_QUESTIONS = {
+QUESTIONS = {
     "capacity": (
         "How does the hit rate grow with the KV cache?",
         "Where a line turns level, more memory gains little; the dashed line is a cache that never "
         "evicts.",
     ),
+    "tiers": (
+        "Where do hits come from, and what does memory below the GPU add?",
+        "What a bar gains in height is found in host memory or on the SSD and is loaded, which "
+        "takes time; the dashed line is a cache that never evicts.",
+    ),
     "block-size": (
         "What does the block size change?",
-        "Smaller blocks share more of a prefix; what that is worth shows in the time to first "
+        "Smaller blocks can share more of a prefix; what that is worth shows in the time to first "
         "token, which includes the time of cache management.",
     ),
     "ttft": (
@@ -38,6 +43,7 @@ _QUESTIONS = {
         "The hit rate of the workload at which caching is as fast as none.",
     ),
 }
+"""What each of `sim.plots.KINDS` answers, and how it is read."""
 
 _TRADE_OFF = (
     "What do smaller blocks gain and cost?",
@@ -60,7 +66,7 @@ def pictures_of(
     """
     draws: list[tuple[str, str, str, Callable[[], AnyFigure]]] = []
     for kind in plots.applicable(summary):
-        question, caption = _QUESTIONS[kind]
+        question, caption = QUESTIONS[kind]
         rows = _with_capacities(summary) if kind == "capacity" else summary
         draws.append((kind, question, caption, partial(plots.KINDS[kind], rows, requests)))
         if kind == "block-size" and (summary["num_finished"] > 0).all():

@@ -16,7 +16,7 @@ from sim.reporting.advice import (
 )
 from sim.reporting.cells import Cells
 from sim.reporting.content import Finding
-from sim.reporting.words import gibibytes, listed, milliseconds, percent, points, tokens
+from sim.reporting.words import counted, gibibytes, listed, milliseconds, percent, points, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,9 @@ def block_size_findings(
         )
     yield Finding(
         "Block size",
-        f"Recommended: {int(row['block_size'])} tokens. It {reason}. Smaller blocks hit more and "
-        "waste less memory in their last block; larger ones cost less to manage.",
+        f"Recommended: {int(row['block_size'])} tokens. It {reason}."
+        + _what_size_changes(rows, cells, unfilled)
+        + _not_compared(choice, "block size", "block sizes"),
         "; ".join(_of_size(each, cells, unfilled) for _, each in rows.iterrows()),
     )
     own = int(cells.runs["trace_block_size"].iloc[0])
@@ -88,6 +89,47 @@ def block_size_findings(
         )
 
 
+_ALIKE = 0.0005
+"""Shares that differ by less are told as the same: what is spelt to 0.1 % shows no more."""
+
+
+def _what_size_changes(rows: pd.DataFrame, cells: Cells, unfilled: pd.Series[float] | None) -> str:
+    """Say what smaller and larger blocks do, as far as the figures show it."""
+    hits = rows["hit_rate"]
+    smaller, larger = [], []
+    if hits.is_monotonic_decreasing and hits.iloc[0] - hits.iloc[-1] >= _ALIKE:
+        smaller.append("hit more")
+    if unfilled is not None:
+        waste = pd.Series([_unfilled_of(row, cells, unfilled) for _, row in rows.iterrows()])
+        if waste.is_monotonic_increasing and waste.iloc[-1] - waste.iloc[0] >= _ALIKE:
+            smaller.append("waste less memory in their last block")
+    cost = rows["overhead_share"]
+    if cost.is_monotonic_decreasing and cost.iloc[0] - cost.iloc[-1] >= _ALIKE / 10:
+        larger.append("cost less to manage")
+    said = [
+        f"{name} {listed(what)}"
+        for name, what in (("smaller blocks", smaller), ("larger ones", larger))
+        if what
+    ]
+    if hits.max() - hits.min() < _ALIKE:
+        said.insert(0, "all hit the same")
+    text = "; ".join(said).replace("larger ones", "larger ones" if smaller else "larger blocks")
+    return f" {text[0].upper()}{text[1:]}." if text else ""
+
+
+def _not_compared(choice: Choice, noun: str, nouns: str) -> str:
+    """Say what is left out, for it serves fewer requests; empty where nothing is."""
+    count = len(choice.left_out)
+    if not count:
+        return ""
+    one = count == 1
+    return (
+        f" {count} other {noun if one else nouns} {'turns' if one else 'turn'} more requests "
+        f"away, as larger than the cache; {'it serves' if one else 'they serve'} an easier "
+        f"workload and {'is' if one else 'are'} not compared."
+    )
+
+
 def _of_size(row: pd.Series, cells: Cells, unfilled: pd.Series[float] | None) -> str:
     said = (
         f"{row['block_size']}: TTFT {milliseconds(row['ttft_ms_mean'])}, hit rate "
@@ -96,12 +138,17 @@ def _of_size(row: pd.Series, cells: Cells, unfilled: pd.Series[float] | None) ->
     )
     if unfilled is None:
         return said
+    share = _unfilled_of(row, cells, unfilled)
+    return said if math.isnan(share) else f"{said}, unfilled slots {percent(share)}"
+
+
+def _unfilled_of(row: pd.Series, cells: Cells, unfilled: pd.Series[float]) -> float:
+    """Average the share of unfilled slots over the runs of a row."""
     runs = cells.runs
     same = (runs[["policy", "block_size", "kv_capacity_tokens"]] == [
         row["policy"], row["block_size"], row["kv_capacity_tokens"]
     ]).all(axis=1)  # fmt: skip
-    share = unfilled.reindex(runs.loc[same, "run_id"]).mean()
-    return said if math.isnan(share) else f"{said}, unfilled slots {percent(share)}"
+    return float(unfilled.reindex(runs.loc[same, "run_id"]).mean())
 
 
 def _size_of(num_tokens: float, block_size: int, gib: float) -> str:
@@ -129,22 +176,29 @@ def _recommended_capacity(choice: Choice, gib: float) -> Finding:
     gap = row["infinite_hit_rate"] - run
     text = (
         f"Recommended: {_size_of(row['kv_capacity_tokens'], row['block_size'], gib)}. "
-        f"It is the smallest of the {len(rows)} capacities run whose hit rate is within "
-        f"{points(HIT_RATE_WITHIN)} of the best run ({percent(row['hit_rate'])}; {percent(run)}) "
-        f"and whose mean TTFT is within {percent(CAPACITY_TTFT_WITHIN, 0)} of the best. "
+        f"It is the smallest of the {len(rows)} capacities compared whose hit rate is within "
+        f"{points(HIT_RATE_WITHIN)} of the best of them ({percent(row['hit_rate'])}; "
+        f"{percent(run)}) and whose mean TTFT is within {percent(CAPACITY_TTFT_WITHIN, 0)} "
+        "of the best. "
     )
-    if gap > HIT_RATE_WITHIN:
+    if row["num_rejected"] > 0:
         text += (
-            f"The best that was run still lies {points(gap)} below a cache that never evicts, so "
+            f"All of them turn {counted(round(row['num_rejected']), 'request')} away; what larger "
+            "ones, which serve these too, would hit is not known: run them too."
+        )
+    elif gap > HIT_RATE_WITHIN:
+        text += (
+            f"The best of them still lies {points(gap)} below a cache that never evicts, so "
             "larger ones may pay: run them too."
         )
     else:
-        text += "More gains nearly nothing: the best run lies at the ceiling."
+        text += "More gains nearly nothing: the best of them lies at the ceiling."
     said = [
         f"{tokens(each['kv_capacity_tokens'])} {percent(each['hit_rate'])}, "
         f"{milliseconds(each['ttft_ms_mean'])}"
         for each in rows.to_dict("records")
     ]
+    text += _not_compared(choice, "capacity", "capacities")
     return Finding("Capacity", text, "; ".join(said))
 
 

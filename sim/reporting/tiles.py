@@ -54,4 +54,6 @@ def tiles_of(row: pd.Series | None, size: Choice, capacity: Choice, gib: float) 
         gap = capacity.row["infinite_hit_rate"] - capacity.row["hit_rate"]
         is_last = value == capacity.rows["kv_capacity_tokens"].max() and gap > HIT_RATE_WITHIN
         what = "the largest that was run" if is_last else "recommended"
+        if capacity.row["num_rejected"] > 0:
+            what = "of those that were run, but too small for some requests"
         yield Tile("KV capacity", f"{value:,.0f}", f"tokens{beside}, {what}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import pandas as pd
+
 
 def percent(share: float, digits: int = 1) -> str:
     """Spell a share of 1 in %."""
@@ -70,3 +72,12 @@ def listed(items: Sequence[object], last: str = "and") -> str:
 def counted(count: int, noun: str) -> str:
     """Spell a count of things."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def where_of(row: pd.Series) -> str:
+    """Name a row of `sim.reporting.cells.Cells.table`."""
+    return (
+        f"{row['label']}, block size {row['block_size']}, KV capacity "
+        f"{tokens(row['kv_capacity_tokens'])}"
+        + (f", mean of {row['num_seeds']} seeds" if row["num_seeds"] > 1 else "")
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sim.breakeven import TOLERANCE, break_even, relative_throughput
-from sim.reporting.cells import POLICY, Cells, bound_by_arrivals
+from sim.reporting.cells import POLICY, Cells, bound_by_arrivals, with_baselines
 from sim.reporting.content import Finding
 from sim.reporting.words import change, percent
 
@@ -37,7 +37,7 @@ class BreakEvens:
 def find_break_evens(frame: pd.DataFrame, requests: pd.DataFrame) -> BreakEvens:
     """Compare runs by the hit rate of their workload, but for those bound by arrivals."""
     busy = frame[bound_by_arrivals(frame, requests) == 0]
-    relative = relative_throughput(busy)
+    relative = relative_throughput(with_baselines(busy))
     return BreakEvens(relative, break_even(relative))
 
 
