@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import joblib
-
+from sim.backends.local import executor
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.grid import Outcome
@@ -40,9 +40,22 @@ def _outcomes(configs: Sequence[RunConfig], run_point: Point, jobs: int) -> Iter
     if jobs == 1 or len(configs) <= 1:
         yield from (_outcome(run_point, config) for config in configs)
         return
-    parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")
+    workers = executor(min(jobs, len(configs)))
     folder = Path.cwd()
-    yield from parallel(joblib.delayed(_outcome_in)(folder, run_point, c) for c in configs)
+    handles = {workers.submit(_outcome_in, folder, run_point, c): c for c in configs}
+    is_done = False
+    try:
+        for handle in as_completed(handles):
+            try:
+                yield handle.result()
+            except BrokenExecutor:
+                config = handles[handle]
+                why = "a worker process died, out of memory perhaps; run the same command again"
+                yield Outcome(config, run_id_of(config), None, failure=why)
+        is_done = True
+    finally:
+        if not is_done:
+            workers.shutdown(wait=True, kill_workers=True)
 
 
 def _outcome_in(folder: Path, run_point: Point, config: RunConfig) -> Outcome:

@@ -65,8 +65,11 @@ def python_blocks(page):
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-NOT_RUN = ("examples/", "demo/", "alpha", "even", "--install-completion")
-"""Grids of a minute and more, tried below, what draws them, and what changes the home folder."""
+NOT_RUN = (
+    "examples/", "demo/", "alpha", "even", "weka_710", "dask", "ray", "--install-completion",
+)  # fmt: skip
+"""Grids of a minute and more, tried below, what draws them, a trace of hours, clusters, and what
+changes the home folder."""
 
 SMALL_GRID = ("--max-tokens", "64", "--max-context", "128", "--max-batch", "4", "--passes", "1")
 QUICKER = {
@@ -83,6 +86,8 @@ QUICKER = {
     ),
     "prove": ("--decoder", "tiny"),
     "sweep": ("--jobs", "1"),
+    "compare": ("--jobs", "1", "--policy", "arc,mq"),
+    "report": ("--jobs", "1"),
 }
 """Options that a command is given on top, the last of which counts, so that it takes seconds."""
 
@@ -102,6 +107,8 @@ def quicker(args):
         args += ["--workload-arg", "prompt=64", "--workload-arg", "output=4"]
     elif args[0] == "prove":
         args += ["--num-requests", "12"]
+    elif "--seeds" in args:
+        args += ["--seeds", "2", "--num-requests", "40"]
     return [*args, *QUICKER.get(args[0], ())]
 
 
@@ -113,7 +120,7 @@ def home(tmp_path, monkeypatch):
         {"timestamp": t, "input_length": 1200, "output_length": 3, "hash_ids": [0, i, 10 + t]}
         for t, i in enumerate([1, 1, 2, 2, 1] * 12)
     ]
-    for name in ("trace.jsonl", "conversation_trace.jsonl"):
+    for name in ("trace.jsonl", "conversation_trace.jsonl", "synthetic_trace.jsonl"):
         Path(name).write_text("\n".join(map(json.dumps, rows)))
     Path("my_package").mkdir()
     Path("my_package/my_module.py").write_text(
@@ -127,6 +134,7 @@ def home(tmp_path, monkeypatch):
         target = "goldens" if name == "logs" else name
         Path(target).symlink_to(ROOT / "tests" / "data" / name)
     Path("steps.csv").write_text(steps())
+    Path("grid.toml").write_text('workload = "trace.jsonl"\npolicy = ["none", "vllm_v1"]\n')
     if RECORDED_RUN.exists():
         Path("DIR").symlink_to(RECORDED_RUN.resolve())
     return tmp_path

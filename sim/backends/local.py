@@ -24,6 +24,11 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 """A process a CPU leaves none for threads of libraries."""
 
 
+def executor(num_processes: int) -> Any:  # noqa: ANN401 - joblib has no types
+    """Find or start so many worker processes; all of us share them."""
+    return get_reusable_executor(num_processes, timeout=_IDLE_S, env=_ONE_THREAD)
+
+
 class Processes:
     """Processes that map the workloads of a sweep into memory, so that they share one copy.
 
@@ -88,4 +93,4 @@ class Processes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _executor(self) -> Any:  # noqa: ANN401 - joblib has no types
-        return get_reusable_executor(self._num_processes, timeout=_IDLE_S, env=_ONE_THREAD)
+        return executor(self._num_processes)

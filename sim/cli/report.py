@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import generators, one_of
 from sim.cli.options import (
     at_most_one_a_cpu,
     num_processes,
@@ -33,6 +34,7 @@ def command(
             metavar="DIR|WORKLOAD",
             help="Results folder of 'run -o' or 'sweep -o', or a trace file or generator.",
             show_default=False,
+            autocompletion=one_of(generators),
         ),
     ],
     *,

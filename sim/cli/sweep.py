@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sim.cli.completion import one_of, these
 from sim.cli.options import (
     ARGS,
     at_most_one_a_cpu,
@@ -75,6 +76,7 @@ def command(
             metavar="joblib|dask|ray",
             help="Where points run: processes of this machine (joblib), or a Dask or Ray cluster "
             "that is running (see docs/sweeps.md).",
+            autocompletion=one_of(these("joblib", "dask", "ray")),
         ),
     ] = "joblib",
     address: Annotated[
