@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plotted import requests_of, summary_of
 
 from sim import plots
+from sim.errors import UsageError
 from sim.plots.runs import told_apart
 from sim.reporting import build, render
 from sim.reporting.advice import choose_block_size, choose_capacity
@@ -499,20 +500,17 @@ def test_what_a_sweep_lacks_is_said_first():
     )
 
 
-def test_a_picture_that_cannot_be_drawn_does_not_keep_the_others():
-    # Each capacity serves other requests and so has another ceiling: hit rates, but no comparison.
-    rates = {1000: 0.1, 2000: 0.2}
+def test_a_picture_that_cannot_be_drawn_does_not_keep_the_others(monkeypatch):
+    def refuse(summary, requests):
+        raise UsageError("it cannot.")
+
+    monkeypatch.setitem(plots.KINDS, "ttft", refuse)
     rows = [
-        {"kv_capacity_tokens": capacity, "infinite_hit_rate": rate, **row}
-        for capacity, rate in rates.items()
-        for row in ({}, NONE)
+        {"kv_capacity_tokens": capacity, **row} for capacity in (1000, 2000) for row in ({}, NONE)
     ]
     report = report_of(*rows)
     assert "capacity" in [picture.stem for picture in report.pictures]
-    (doubt,) = report.doubts
-    assert doubt.startswith(
-        "The picture overhead is not drawn: --kind overhead needs two hit rates"
-    )
+    assert "The picture ttft is not drawn: it cannot." in report.doubts
 
 
 @pytest.mark.parametrize(
