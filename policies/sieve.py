@@ -42,7 +42,6 @@ class SieveOrder(Order):
 
     def victim(self) -> int:
         """Move the hand on to the first block that was not visited; unset the bits on the way."""
-        self._turn_at_the_end()
         while True:
             if not self._ahead:
                 self._turn()
@@ -53,6 +52,7 @@ class SieveOrder(Order):
             self._hand = place
             if key not in self._visited:
                 del self._place_of[key]
+                self._turn_at_the_end()
                 return key
             self._visited.remove(key)
             self._enter(key)

@@ -1,6 +1,6 @@
 """Orders that keep places or segments, held to plain lists where blocks are in use."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies._orders import Access, Order
@@ -93,6 +93,9 @@ def replay(order: Order, plain, steps):
                 order.blocked.discard(free)
 
 
+@example(
+    steps=[("a", False), *((name, True) for name in "adefg"), *((name, False) for name in "bcb")]
+)
 @given(steps=STEPS)
 def test_sieve_keeps_places_and_hand_where_blocks_are_in_use(steps):
     replay(SieveOrder(CAPACITY), PlainSieve(), steps)
