@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.backends.local import executor
 from sim.config import RunConfig
-from sim.errors import UsageError
+from sim.errors import FAILURES, UsageError, told
 from sim.grid import Outcome
 from sim.identity import run_id_of
 
@@ -68,8 +68,7 @@ def _outcome(run_point: Point, config: RunConfig) -> Outcome:
     run_id = run_id_of(config)
     try:
         summary, warnings = run_point(config)
-    except UsageError as error:
-        return Outcome(config, run_id, None, failure=str(error), is_bad_input=True)
-    except Exception as error:  # a policy from outside may raise anything
-        return Outcome(config, run_id, None, failure=f"{type(error).__name__}: {error}")
+    except FAILURES as error:
+        is_bad_input = isinstance(error, UsageError)
+        return Outcome(config, run_id, None, failure=told(error), is_bad_input=is_bad_input)
     return Outcome(config, run_id, summary, warnings)

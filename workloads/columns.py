@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.types import Request
-from workloads.content import Segments
+from workloads.content import Ints
+from workloads.requests import Requests, as_requests
 from workloads.workload import Workload
 
 Columns = dict[str, NDArray[np.generic]]
@@ -34,26 +34,24 @@ def to_columns(workload: Workload) -> Columns:
         segments of all requests one behind the other in ``bases`` and ``ends``; those of request
         i end at ``segment_stops[i]``. Ids and names of sessions likewise, in UTF-8.
     """
-    requests = workload.requests
-    contents = [request.content for request in requests]
-    assert all(isinstance(content, Segments) for content in contents)
-    paths = [content.arrays() for content in contents if isinstance(content, Segments)]
-    sessions = list(dict.fromkeys(r.session_id for r in requests if r.session_id is not None))
-    number_of: dict[str | None, int] = {name: number for number, name in enumerate(sessions)}
+    requests = as_requests(workload.requests)
+    counts, bases, ends = requests.paths()
+    numbers, sessions = requests.sessions or (np.full(len(requests), _NONE), ())
     about = json.dumps({name: getattr(workload, name) for name in _ABOUT})
-    ids, id_stops = _text_columns([request.request_id for request in requests])
+    ids, id_stops = _text_columns(requests.request_ids)
     names, name_stops = _text_columns(sessions)
-    no_segment = np.zeros(0, dtype=np.int64)
     return {
         "about": _bytes_column(about.encode()),
-        "arrival_ns": _whole([r.arrival_ns for r in requests]),
-        "num_prompt_tokens": _whole([r.num_prompt_tokens for r in requests]),
-        "num_output_tokens": _whole([r.num_output_tokens for r in requests]),
-        "think_ns": _whole([_NONE if r.think_ns is None else r.think_ns for r in requests]),
-        "session": _whole([number_of.get(r.session_id, _NONE) for r in requests]),
-        "bases": np.concatenate([no_segment, *(bases for bases, _ in paths)]),
-        "ends": np.concatenate([no_segment, *(ends for _, ends in paths)]),
-        "segment_stops": np.cumsum(_whole([len(bases) for bases, _ in paths])),
+        "arrival_ns": requests.arrival_ns,
+        "num_prompt_tokens": requests.num_prompt_tokens,
+        "num_output_tokens": requests.num_output_tokens,
+        "think_ns": (
+            np.full(len(requests), _NONE) if requests.think_ns is None else requests.think_ns
+        ),
+        "session": numbers,
+        "bases": bases,
+        "ends": ends,
+        "segment_stops": np.cumsum(counts),
         "request_ids": ids,
         "request_id_stops": id_stops,
         "session_names": names,
@@ -64,41 +62,28 @@ def to_columns(workload: Workload) -> Columns:
 def from_columns(columns: Columns) -> Workload:
     """Make the workload again; its contents are views of the columns, not copies."""
     about = json.loads(columns["about"].tobytes())
-    sessions: list[str | None] = [*_texts(columns["session_names"], columns["session_name_stops"])]
-    sessions.append(None)  # stands at -1
-    bases = np.asarray(columns["bases"], dtype=np.int64)
-    ends = np.asarray(columns["ends"], dtype=np.int64)
-    requests = []
-    start = 0
-    for request_id, arrival_ns, num_prompt, num_output, think_ns, session, stop in zip(
-        _texts(columns["request_ids"], columns["request_id_stops"]),
-        columns["arrival_ns"].tolist(),
-        columns["num_prompt_tokens"].tolist(),
-        columns["num_output_tokens"].tolist(),
-        columns["think_ns"].tolist(),
-        columns["session"].tolist(),
-        columns["segment_stops"].tolist(),
-        strict=True,
-    ):
-        requests.append(
-            Request(
-                request_id=request_id,
-                arrival_ns=arrival_ns,
-                content=Segments(bases[start:stop], ends[start:stop]),
-                num_prompt_tokens=num_prompt,
-                num_output_tokens=num_output,
-                session_id=sessions[session],
-                think_ns=None if think_ns == _NONE else think_ns,
-            )
-        )
-        start = stop
+
+    def numbers(name: str) -> Ints:
+        return np.asarray(columns[name], dtype=np.int64)
+
+    stops, think_ns = numbers("segment_stops"), numbers("think_ns")
+    counts = np.diff(stops, prepend=0)
+    names = _texts(columns["session_names"], columns["session_name_stops"])
+    requests = Requests(
+        numbers("arrival_ns"),
+        numbers("num_prompt_tokens"),
+        numbers("num_output_tokens"),
+        first_segment=stops - counts,
+        num_segments=counts,
+        bases=numbers("bases"),
+        ends=numbers("ends"),
+        ids=_texts(columns["request_ids"], columns["request_id_stops"]),
+        sessions=(numbers("session"), names) if names else None,
+        think_ns=think_ns if (think_ns != _NONE).any() else None,
+    )
     for name in ("warnings", "notes"):
         about[name] = tuple(about[name])
-    return Workload(requests=tuple(requests), **about)
-
-
-def _whole(values: list[int]) -> NDArray[np.int64]:
-    return np.array(values, dtype=np.int64)
+    return Workload(requests=requests, **about)
 
 
 def _bytes_column(data: bytes) -> NDArray[np.uint8]:
@@ -108,7 +93,9 @@ def _bytes_column(data: bytes) -> NDArray[np.uint8]:
 def _text_columns(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     # A trace may hold lone surrogates, which UTF-8 has no room for.
     parts = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return _bytes_column(b"".join(parts)), np.cumsum(_whole([len(part) for part in parts]))
+    return _bytes_column(b"".join(parts)), np.cumsum(
+        np.array([len(part) for part in parts], dtype=np.int64)
+    )
 
 
 def _texts(data: NDArray[np.generic], stops: NDArray[np.generic]) -> list[str]:

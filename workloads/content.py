@@ -51,10 +51,6 @@ class Segments:
         starts = np.concatenate(([0], self.ends[:-1]))
         return (self.bases - starts)[segment] + positions
 
-    def arrays(self) -> tuple[Ints, Ints]:
-        """Give bases and ends, to be read only."""
-        return self.bases, self.ends
-
     def path(self) -> tuple[list[int], list[int]]:
         """Give bases and ends as plain lists."""
         return self.bases.tolist(), self.ends.tolist()

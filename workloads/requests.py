@@ -152,6 +152,34 @@ class Requests(Sequence[Request]):
         return replace(self, arrival_ns=arrival_ns)
 
 
+def as_requests(requests: Sequence[Request]) -> Requests:
+    """Lay out requests in columns, whose contents must be paths of segments."""
+    if isinstance(requests, Requests):
+        return requests
+    contents = [request.content for request in requests]
+    paths = [content for content in contents if isinstance(content, Segments)]
+    assert len(paths) == len(contents)
+    number_of: dict[str, int] = {}
+    sessions = [
+        -1 if r.session_id is None else number_of.setdefault(r.session_id, len(number_of))
+        for r in requests
+    ]
+    counts = np.array([len(content.bases) for content in paths], dtype=np.int64)
+    nothing = np.zeros(0, dtype=np.int64)
+    return Requests(
+        arrivals_ns(requests),
+        prompt_tokens(requests),
+        output_tokens(requests),
+        np.cumsum(counts) - counts,
+        counts,
+        np.concatenate([nothing, *(content.bases for content in paths)]),
+        np.concatenate([nothing, *(content.ends for content in paths)]),
+        ids=[request.request_id for request in requests],
+        sessions=(np.array(sessions, dtype=np.int64), list(number_of)),
+        think_ns=np.array([-1 if r.think_ns is None else r.think_ns for r in requests], np.int64),
+    )
+
+
 def prompt_tokens(requests: Sequence[Request]) -> Ints:
     """Lay out the lengths of prompts, shape ``(requests,)``."""
     if isinstance(requests, Requests):

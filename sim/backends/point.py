@@ -17,7 +17,7 @@ import numpy as np
 from sim.backends.fingerprint import difference
 from sim.backends.modules import Sources, install
 from sim.config import RunConfig
-from sim.errors import UsageError
+from sim.errors import FAILURES, UsageError, told
 from sim.experiment import Inputs, Run, load_workload, run
 from sim.overhead import OverheadProfile
 from sim.store import files_of
@@ -103,10 +103,8 @@ def _answer(make: Callable[[], Run]) -> Answer:
     try:
         result = make()
         return Answer(files_of(result), result.summary, result.warnings)
-    except UsageError as error:
-        return Answer(failure=str(error), is_bad_input=True)
-    except (Exception, SystemExit) as error:  # a policy from outside may raise anything
-        return Answer(failure=f"{type(error).__name__}: {error}")
+    except FAILURES as error:
+        return Answer(failure=told(error), is_bad_input=isinstance(error, UsageError))
 
 
 def _run(point: Point, shared: str | Columns | None) -> Run:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sim.cli.options import (
+    Fresh,
+    Jobs,
     at_most_one_a_cpu,
-    num_processes,
     output_path,
     parse_pairs,
     settings_of,
@@ -105,19 +106,8 @@ def command(  # noqa: PLR0917 - the command line passes them by name
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw the picture here (png, svg, pdf)."),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            parser=num_processes,
-            help="Processes, at most one a CPU; default: all CPUs.",
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run again what the folder has already.")
-    ] = False,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print rows and verdicts as one JSON object.")
     ] = False,

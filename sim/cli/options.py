@@ -139,6 +139,19 @@ def num_processes(text: str) -> int:
     return int(text)
 
 
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        parser=num_processes,
+        help="Processes, at most one a CPU; default: all CPUs.",
+    ),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Run again what the folder has already.")]
+
+
 def at_most_one_a_cpu(jobs: int | None) -> int:
     """Give the processes that ``--jobs`` asks for; by default one a CPU, and never more."""
     import joblib  # noqa: PLC0415 - keeps --help quick

@@ -11,8 +11,8 @@ import typer
 
 from sim.cli.completion import generators, one_of
 from sim.cli.options import (
+    Jobs,
     at_most_one_a_cpu,
-    num_processes,
     output_path,
     settings_of,
     with_settings,
@@ -97,16 +97,7 @@ def command(
             "run again.",
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            parser=num_processes,
-            help="Processes, at most one a CPU; default: all CPUs.",
-        ),
-    ] = None,
+    jobs: Jobs = None,
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """Write one page on what runs show: words first, then pictures and tables.

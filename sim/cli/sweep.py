@@ -10,6 +10,7 @@ import typer
 from sim.cli.completion import one_of, these
 from sim.cli.options import (
     ARGS,
+    Fresh,
     at_most_one_a_cpu,
     num_processes,
     output_path,
@@ -92,9 +93,7 @@ def command(
     steps: Annotated[
         bool, typer.Option("--steps", help="Keep a table of every engine step too.")
     ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run again what the folder has already.")
-    ] = False,
+    fresh: Fresh = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary rows as a JSON array.")
     ] = False,
