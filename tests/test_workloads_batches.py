@@ -232,7 +232,7 @@ def test_a_folder_without_room_is_named(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("workloads.column._allocate", full)
+    monkeypatch.setattr("sim.mapped._allocate", full)
     with pytest.raises(UsageError, match=r"No space left on device.*TMPDIR"):
         Column(large=1).reserve(5000)
 
@@ -276,7 +276,7 @@ def test_a_trace_in_files_reads_the_same(compile_from, tmp_path, monkeypatch):
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
     in_memory = load(path, trace_block_size=4)
-    monkeypatch.setattr("workloads.column.LARGE", 1)
+    monkeypatch.setattr("sim.mapped.LARGE", 1)
     monkeypatch.setattr(
         "workloads.mooncake.PrefixTree", partial(PrefixTree, compile_from=compile_from)
     )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.mapped import pieces
 from sim.types import Request
-from workloads.column import pieces
 from workloads.content import Ints, Segments, path
 from workloads.requests import Requests
 from workloads.reuse import shared_prefix_tokens

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.column import pieces
+from sim.mapped import pieces
 from workloads.content import Ints
 from workloads.requests import Requests
 

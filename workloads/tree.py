@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workloads.column import pieces
+from sim.mapped import pieces
 from workloads.content import Ints, Segments, cut
 from workloads.segment_rows import AT_ONCE, of_part
 

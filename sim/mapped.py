@@ -1,0 +1,113 @@
+"""Large arrays in files that are mapped to memory, so that what does not fit it lies on disk.
+
+A file's pages are the system's to keep or to write out. What grows with the requests of a trace is
+kept so, in files without a name in the folder that ``TMPDIR`` names; they are gone when nobody has
+the array any more, and when the process ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from sim.errors import UsageError
+
+LARGE = 4 << 20
+"""Bytes from which on an array lies in a file."""
+
+
+def zeros(count: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    """Make an array of zeros, shape ``(count,)``, in a file if it is large.
+
+    Raises
+    ------
+    UsageError
+        There is no room on disk.
+    """
+    dtype = np.dtype(dtype)
+    num_bytes = count * dtype.itemsize
+    if num_bytes < LARGE:
+        return np.zeros(count, dtype=dtype)
+    with new_file() as file:
+        return np.frombuffer(map_file(file, num_bytes), dtype=dtype)
+
+
+def copy(values: NDArray[Any]) -> NDArray[Any]:
+    """Copy an array of one dimension, into a file if it is large."""
+    copied = zeros(len(values), values.dtype)
+    copied[:] = values
+    return copied
+
+
+def new_file() -> IO[bytes]:
+    """Make a file without a name, gone when it is closed and no longer mapped."""
+    try:
+        file: IO[bytes] = tempfile.TemporaryFile(prefix="prefixsim-")  # noqa: SIM115 - the caller's
+    except OSError as error:
+        raise _no_room(0, error) from None
+    return file
+
+
+def write(file: IO[bytes], values: NDArray[Any]) -> None:
+    """Let a file begin with the bytes of an array.
+
+    Raises
+    ------
+    UsageError
+        There is no room on disk.
+    """
+    try:
+        file.write(values.data)
+        file.flush()
+    except OSError as error:
+        raise _no_room(values.nbytes, error) from None
+
+
+def map_file(file: IO[bytes], num_bytes: int) -> mmap.mmap:
+    """Give a file a size, on disk too, and map all of it; what is added is 0.
+
+    Raises
+    ------
+    UsageError
+        There is no room on disk.
+    """
+    try:
+        _allocate(file.fileno(), num_bytes)
+        return mmap.mmap(file.fileno(), num_bytes)
+    except OSError as error:
+        raise _no_room(num_bytes, error) from None
+
+
+def pieces(count: int, size: int = 1 << 20) -> Iterator[slice]:
+    """Cut ``count`` rows into slices of a bounded size, to work on one at a time."""
+    for first in range(0, count, size):
+        yield slice(first, min(first + size, count))
+
+
+def _no_room(num_bytes: int, error: OSError) -> UsageError:
+    return UsageError(
+        f"{_folder()} cannot take what the trace needs there, {num_bytes:,} bytes for one of its"
+        f" columns ({error.strerror or error}); let TMPDIR name a folder with more room, or read"
+        " less with --num-requests."
+    )
+
+
+def _folder() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "no temporary folder"
+
+
+def _allocate(file: int, size: int) -> None:
+    """Take room on disk at once: a page without any would end the process when it is written."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:  # macOS
+        os.ftruncate(file, size)
