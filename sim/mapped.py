@@ -21,6 +21,9 @@ from sim.errors import UsageError
 LARGE = 4 << 20
 """Bytes from which on an array lies in a file."""
 
+_SMALL = 1 << 10
+"""Rows that a column has room for when it is new."""
+
 
 def zeros(count: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
     """Make an array of zeros, shape ``(count,)``, in a file if it is large.
@@ -88,6 +91,99 @@ def pieces(count: int, size: int = 1 << 20) -> Iterator[slice]:
     """Cut ``count`` rows into slices of a bounded size, to work on one at a time."""
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))
+
+
+class Column:
+    """Numbers or records of one kind that come one after the other.
+
+    They lie in memory or, when they are many, in a file. Room that is not filled yet is 0.
+
+    Parameters
+    ----------
+    large
+        Bytes from which on they lie in a file.
+    dtype
+        Of each, by default a whole number of 64 bits.
+    """
+
+    __slots__ = ("_file", "_large", "_room", "_size")
+
+    def __init__(self, large: int | None = None, dtype: DTypeLike = np.int64) -> None:
+        self._large = LARGE if large is None else large
+        self._room: NDArray[Any] = np.zeros(_SMALL, dtype=dtype)
+        self._size = 0
+        self._file: Any = None
+
+    def __del__(self) -> None:
+        # The pages stay for as long as anybody has the numbers.
+        if getattr(self, "_file", None) is not None:
+            self._file.close()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        if not -self._size <= index < self._size:
+            raise IndexError(index)
+        return int(self._room[index if index >= 0 else index + self._size])
+
+    def __setitem__(self, index: int, value: int) -> None:
+        if not 0 <= index < self._size:
+            raise IndexError(index)
+        self._room[index] = value
+
+    def append(self, value: int) -> None:
+        """Add a number."""
+        if self._size == len(self._room):
+            self.reserve(self._size + 1)
+        self._room[self._size] = value
+        self._size += 1
+
+    def extend(self, values: NDArray[Any] | list[int]) -> None:
+        """Add numbers."""
+        stop = self._size + len(values)
+        if stop > len(self._room):
+            self.reserve(stop)
+        self._room[self._size : stop] = values
+        self._size = stop
+
+    def reserve(self, size: int) -> NDArray[Any]:
+        """Make room for at least ``size`` numbers and return all of it, filled or not.
+
+        What was returned before is no longer the column's.
+
+        Raises
+        ------
+        UsageError
+            There is no room on disk.
+        """
+        if size > len(self._room):
+            self._grow(max(size, 2 * len(self._room)))
+        return self._room
+
+    def fill_to(self, size: int) -> None:
+        """Take the first ``size`` numbers of the room as filled."""
+        assert size <= len(self._room)
+        self._size = size
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """All numbers, shape ``(len,)``, by reference as long as the column does not grow."""
+        return self._room[: self._size]
+
+    def _grow(self, size: int) -> None:
+        dtype = self._room.dtype
+        num_bytes = size * dtype.itemsize
+        if num_bytes < self._large:
+            room = np.zeros(size, dtype=dtype)
+            room[: self._size] = self._room[: self._size]
+            self._room = room
+            return
+        if self._file is None:
+            self._file = new_file()
+            self._room = self._room[: self._size]
+            write(self._file, self._room)
+        self._room = np.frombuffer(map_file(self._file, num_bytes), dtype=dtype)
 
 
 def _no_room(num_bytes: int, error: OSError) -> UsageError:

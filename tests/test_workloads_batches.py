@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import workloads.batches as batches_module
 from sim.errors import UsageError
+from sim.mapped import Column
 from workloads import check_trace, describe, load, segment_rows, shared_prefix_tokens, structure
 from workloads.batches import columns
-from workloads.column import Column
 from workloads.mooncake import MooncakeReader
 from workloads.requests import Requests
 from workloads.tree import Names, PrefixTree, num_repeated
@@ -288,7 +288,7 @@ def test_a_trace_in_files_reads_the_same(compile_from, tmp_path, monkeypatch):
 _EXTEND = """
 import resource
 import numpy as np
-from workloads.column import Column
+from sim.mapped import Column
 used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 limit = used + (48 << 20)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from workloads.column import Column
+from sim.mapped import Column
 from workloads.compiling import compiled, entry
 from workloads.content import Ints
 

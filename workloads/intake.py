@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.errors import UsageError
-from sim.mapped import pieces
+from sim.mapped import Column, pieces
 from workloads.clock import Clock, rows
-from workloads.column import Column
 from workloads.content import Ints, Segments, cut
 from workloads.fields import MAX_NS, RowError, show, text
 from workloads.options import ReadOptions
