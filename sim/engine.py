@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from collections.abc import Sequence as Many
 from typing import Any, Literal
 
 import simpy
@@ -10,6 +11,7 @@ import simpy
 from sim.errors import UsageError
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
+from sim.turn_order import NONE, Ints, following_turns, places_of
 from sim.types import (
     Allocator,
     Clock,
@@ -45,41 +47,33 @@ class EventLoop:
         self._env = simpy.Environment()
         self._closed_loop = closed_loop
         self._until_ns = until_ns
-        self._next_turn: dict[str, Request] = {}
+        self._requests: Many[Request] = ()
+        self._following: Ints | None = None
         self._wake_up: simpy.Event | None = None
 
     def now(self) -> int:
         """Read the simulated time, ns."""
         return int(self._env.now)
 
-    def _link_turns(self, requests: Iterable[Request]) -> list[Request]:
-        """Hold back every turn but the first of each session."""
-        first_turns = []
-        last_turn: dict[str, Request] = {}
-        for request in requests:
-            before = last_turn.get(request.session_id) if request.session_id is not None else None
-            if before is None:
-                first_turns.append(request)
-            else:
-                self._next_turn[before.request_id] = request
-            if request.session_id is not None:
-                last_turn[request.session_id] = request
-        return first_turns
+    def _hold_back_turns(self) -> Iterable[int]:
+        """Hold back every turn but the first of each session; give the places of the others."""
+        self._following, is_first = following_turns(self._requests)
+        return places_of(is_first)
 
-    def _arrivals(self, requests: Iterable[Request]) -> Process:
-        for request in requests:
-            delay_ns = request.arrival_ns - self.now()
+    def _arrivals(self, places: Iterable[int]) -> Process:
+        for index in places:
+            delay_ns = self._requests[index].arrival_ns - self.now()
             if delay_ns > 0:
                 yield self._env.timeout(delay_ns)
-            self._receive(request)
+            self._receive(index)
 
-    def _follow(self, turn: Request, delay_ns: int) -> Process:
+    def _follow(self, index: int, delay_ns: int) -> Process:
         if delay_ns > 0:
             yield self._env.timeout(delay_ns)
-        self._receive(turn)
+        self._receive(index)
 
-    def _receive(self, request: Request) -> None:
-        """Take a request that arrives now."""
+    def _receive(self, index: int) -> None:
+        """Take the request at a place among all, which arrives now."""
         raise NotImplementedError
 
     def _sleep(self) -> simpy.Event:
@@ -92,18 +86,19 @@ class EventLoop:
             self._wake_up.succeed()
             self._wake_up = None
 
-    def _ended(self, request: Request) -> None:
+    def _ended(self, index: int) -> None:
         """Let the turn that follows come."""
-        turn = self._next_turn.pop(request.request_id, None)
-        if turn is None:
+        following = NONE if self._following is None else int(self._following[index])
+        if following == NONE:
             return
+        turn = self._requests[following]
         if turn.think_ns is not None:
             delay_ns = turn.think_ns
         else:
             delay_ns = max(0, turn.arrival_ns - self.now())
         if self._until_ns is not None and self.now() + delay_ns > self._until_ns:
             return
-        self._env.process(self._follow(turn, delay_ns))
+        self._env.process(self._follow(following, delay_ns))
 
 
 class Engine(EventLoop):
@@ -176,26 +171,28 @@ class Engine(EventLoop):
         self._cascade = cascade
         self._on_step = on_step
         self._ahead = ahead
+        self._place_of: dict[str, int] = {}
         assert not (ahead and (cascade or on_step)), "not supported together"
 
     def run(self, requests: Iterable[Request]) -> None:
         """Serve ``requests``, which come in order of arrival, to the last one."""
-        if self._closed_loop:
-            requests = self._link_turns(requests)
-        self._env.process(self._arrivals(requests))
+        self._requests = requests if isinstance(requests, Many) else tuple(requests)
+        self._recorder.begin(self._requests)
+        places = self._hold_back_turns() if self._closed_loop else range(len(self._requests))
+        self._env.process(self._arrivals(places))
         self._env.process(self._steps_ahead() if self._ahead else self._steps())
         self._env.run()
 
-    def _receive(self, request: Request) -> None:
-        self._recorder.arrived(request, self.now())
+    def _receive(self, index: int) -> None:
+        request = self._requests[index]
+        self._recorder.arrived(index, request, self.now())
         num_missing_blocks = self.scheduler.num_missing_blocks(request)
         if num_missing_blocks:
             num_blocks = self.allocator.max_request_blocks()
-            self._recorder.rejected(
-                request, f"needs {num_blocks + num_missing_blocks} of {num_blocks} blocks"
-            )
-            self._ended(request)
+            self._recorder.rejected(request, num_blocks + num_missing_blocks, num_blocks)
+            self._ended(index)
             return
+        self._place_of[request.request_id] = index
         self.scheduler.add(Sequence(request, self._block_keys(request)))
         self._wake()
 
@@ -244,7 +241,7 @@ class Engine(EventLoop):
             if self._on_step is not None:
                 self._on_step(start_ns, step, scheduler)
             for seq in step.finished:
-                self._ended(seq.request)
+                self._ended(self._place_of.pop(seq.request_id))
 
     def _steps_ahead(self) -> Process:
         scheduler, recorder = self.scheduler, self._recorder
@@ -268,7 +265,7 @@ class Engine(EventLoop):
             scheduler.release(step)
             recorder.stepped(step, end_ns)
             for seq in step.finished:
-                self._ended(seq.request)
+                self._ended(self._place_of.pop(seq.request_id))
 
     def _schedule_ahead(self, *, in_flight: bool) -> tuple[Step, int] | None:
         """Schedule a step and count it as computed; None if it computes nothing."""

@@ -11,6 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import policies
 from sim.capacity import num_usable_blocks
 from sim.checked import Checked
@@ -21,11 +24,12 @@ from sim.engine import MIN_CASCADE_SEQS, Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
 from sim.identity import digests, file_stamp, name_of
+from sim.mapped import Column, pieces
 from sim.overhead import OverheadProfile, resolve
 from sim.overhead.timed import Timed
 from sim.presets import load_preset
 from sim.recorder import Recorded, Recorder
-from sim.results import request_data, request_table, step_table, summarize
+from sim.results import AT_ONCE, request_table, step_table, summarize
 from sim.scheduler import SchedulerConfig
 from sim.tiering import (
     check_tiers,
@@ -50,8 +54,10 @@ from workloads import (
     infinite_hit_rate,
     is_source,
     load,
+    num_sessions,
     retime,
     scale_rate,
+    taken,
 )
 
 if TYPE_CHECKING:
@@ -236,19 +242,29 @@ def _load_workload(
     return load(source, args=dial_values, **options)
 
 
-def _ceiling(config: RunConfig, workload: Workload, recorder: Recorded) -> float:
+def _ceiling(
+    config: RunConfig, workload: Workload, requests: Sequence[Request], recorder: Recorded
+) -> float:
     """Compute what the policy's rules would hit of the served requests if nothing were evicted."""
-    served = recorder.served()
-    if not served or not workload.has_prefix_info:
+    served = _places_of_served(recorder)
+    if not len(served) or not workload.has_prefix_info:
         return float("nan")
     # In a closed loop, requests come in another order than the workload has them.
-    as_given = config.sessions == "open" and len(served) == len(workload.requests)
+    if config.sessions == "open" and len(served) == len(workload.requests):
+        requests = workload.requests
+    else:
+        requests = taken(requests, served)
     return _infinite_hit_rate(
-        workload.requests if as_given else tuple(served),
-        config.block_size,
-        config.reuse == "all",
-        recomputes_last_block(config),
+        requests, config.block_size, config.reuse == "all", recomputes_last_block(config)
     )
+
+
+def _places_of_served(recorder: Recorded) -> NDArray[np.int64]:
+    served = Column()
+    for part in pieces(recorder.num_requests, AT_ONCE):
+        columns = recorder.request_columns(part)
+        served.extend(columns.index[[not reason for reason in columns.rejection]])
+    return served.array
 
 
 @lru_cache(maxsize=8)
@@ -568,13 +584,8 @@ def run(
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "long_prefill_token_threshold": config.long_prefill_token_threshold,
         "seed": config.seed,
-        "infinite_hit_rate": _ceiling(config, workload, recorder),
-        **summarize(
-            recorder,
-            request_data(recorder),
-            config.block_size,
-            has_prefix_info=workload.has_prefix_info,
-        ),
+        "infinite_hit_rate": _ceiling(config, workload, requests, recorder),
+        **summarize(recorder, config.block_size, has_prefix_info=workload.has_prefix_info),
         **traffic_of_tiers(config, tiers),
     }
     summary = {column.name: summary[column.name] for column in columns_of("summary")}
@@ -635,7 +646,7 @@ def _doubts(config: RunConfig, workload: Workload, summary: dict[str, Any]) -> l
 def _without_effect(config: RunConfig, workload: Workload) -> list[str]:
     """Name the settings that change nothing in this run."""
     said = []
-    if config.sessions == "closed" and not any(r.session_id for r in workload.requests):
+    if config.sessions == "closed" and not num_sessions(workload.requests):
         said.append(
             f"--sessions closed changes nothing: {workload.name} names no sessions, so every "
             "request comes by itself."

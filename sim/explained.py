@@ -19,7 +19,7 @@ from sim.explain import Enough, Observer, Story
 from sim.explain.examples import EXAMPLES, Example
 from sim.explain.page import page
 from sim.jsonable import without_nan
-from sim.recorder import Recorder
+from sim.recorder import Recorder, rejection
 from sim.types import Allocator, Clock, Request
 from workloads.content import Interner, TokenIds
 
@@ -170,9 +170,9 @@ def _run(
     class Telling(Recorder):
         """Tells of requests that the allocator never sees."""
 
-        def rejected(self, request: Request, reason: str) -> None:
-            super().rejected(request, reason)
-            observers[0].rejected(request, reason)
+        def rejected(self, request: Request, num_needed_blocks: int, num_blocks: int) -> None:
+            super().rejected(request, num_needed_blocks, num_blocks)
+            observers[0].rejected(request, rejection(num_needed_blocks, num_blocks))
 
     def wrap(allocator: Allocator, clock: Clock) -> Allocator:
         observer = Observer(

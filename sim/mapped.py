@@ -132,8 +132,8 @@ class Column:
             raise IndexError(index)
         self._room[index] = value
 
-    def append(self, value: int) -> None:
-        """Add a number."""
+    def append(self, value: int | NDArray[Any]) -> None:
+        """Add a number, or a record as an array without dimensions."""
         if self._size == len(self._room):
             self.reserve(self._size + 1)
         self._room[self._size] = value

@@ -1,14 +1,19 @@
-"""Keeps one flat row per request, and one per step where asked to."""
+"""Keeps one flat row per request, and one per step where asked to.
+
+Rows of numbers lie in columns that go to disk when they are large, see `sim.mapped`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.mapped import Column
 from sim.scheduler import Step
 from sim.types import BlockUsage, Load, Request, Sequence
 
@@ -55,11 +60,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestColumns:
-    """The records of all requests column by column, in order of arrival; see `RequestRecord`.
+    """Records of requests column by column, in order of arrival; see `RequestRecord`.
 
-    Every array has the shape ``(requests,)``.
+    Every array has the shape ``(requests,)``. ``index`` is the place of each among the requests
+    that were to be served.
     """
 
+    index: Ints
     request_id: list[str]
     rejection: list[str]
     num_prompt_tokens: Ints
@@ -95,17 +102,81 @@ class Recorded(Protocol):
     overhead_ns: int
     load_ns: int
 
-    def served(self) -> Collection[Request]:
-        """List the requests that were not rejected, in order of arrival."""
+    @property
+    def num_requests(self) -> int:
+        """Requests that arrived."""
         ...
 
-    def request_columns(self) -> RequestColumns:
-        """Lay out what happened to each request."""
+    def request_columns(self, part: slice = slice(None)) -> RequestColumns:
+        """Lay out what happened to some requests, by default to all, in order of arrival."""
         ...
 
-    def step_columns(self) -> dict[str, Ints]:
-        """Lay out the steps by `STEP_COLUMNS`, each of shape ``(steps,)``; none if not kept."""
+    @property
+    def num_kept_steps(self) -> int:
+        """Steps that have a row."""
         ...
+
+    def step_columns(self, part: slice = slice(None)) -> dict[str, Ints]:
+        """Lay out some of the steps that have a row by `STEP_COLUMNS`, shape ``(steps,)``."""
+        ...
+
+
+def names_of(requests: Many[Request], which: Ints) -> list[str]:
+    """Name some requests; whoever keeps them in columns makes no objects for that."""
+    if hasattr(requests, "names"):
+        in_columns: list[str] = requests.names(which)
+        return in_columns
+    return [requests[index].request_id for index in which.tolist()]
+
+
+def numbers_of(requests: Many[Request], name: str, which: Ints) -> Ints:
+    """Lay out a number of some requests, as `names_of` their names."""
+    column = getattr(requests, name, None)
+    if column is not None:
+        in_columns: Ints = column[which]
+        return in_columns
+    return np.array([getattr(requests[index], name) for index in which.tolist()], dtype=np.int64)
+
+
+class StepRows:
+    """Rows of steps that were kept, one behind the other."""
+
+    def __init__(self) -> None:
+        self._numbers = Column()
+
+    def __len__(self) -> int:
+        return len(self._numbers) // len(STEP_COLUMNS)
+
+    def add(self, rows: Ints | list[int]) -> None:
+        """Take one row of `STEP_COLUMNS`, or several, shape ``(steps, columns)``."""
+        self._numbers.extend(np.ravel(rows))
+
+    def columns(self, part: slice) -> dict[str, Ints]:
+        """Lay out some of the rows."""
+        rows = self._numbers.array.reshape(-1, len(STEP_COLUMNS))[part]
+        return {name: rows[:, index].copy() for index, name in enumerate(STEP_COLUMNS)}
+
+
+_RECORDED = (
+    "arrival_ns",
+    "admitted_ns",
+    "first_token_ns",
+    "finished_ns",
+    "num_cached_tokens",
+    "num_preemptions",
+    *OF_TIERS,
+)
+_ROW = np.dtype(
+    [(name, np.int64) for name in ("index", *_RECORDED, "num_needed_blocks", "num_blocks")]
+)
+"""A request while it is recorded; the last two where it can never be served."""
+
+_NOT_YET = (UNKNOWN,) * 3 + (0,) * 8
+
+
+def rejection(num_needed_blocks: int, num_blocks: int) -> str:
+    """Say why a request can never be served."""
+    return f"needs {num_needed_blocks} of {num_blocks} blocks"
 
 
 class Recorder:
@@ -122,8 +193,6 @@ class Recorder:
     def __init__(
         self, *, keep_steps: bool = False, on_done: Callable[[int], None] | None = None
     ) -> None:
-        self.requests: list[RequestRecord] = []
-        self.steps: list[StepRecord] = []
         self.num_steps = 0
         self.num_preemptions = 0
         self.num_block_queries = 0
@@ -135,34 +204,39 @@ class Recorder:
         self._keep_steps = keep_steps
         self._on_done = on_done
         self._num_done = 0
-        self._live: dict[str, RequestRecord] = {}
+        self._source: Many[Request] = ()
+        self._rows = Column(dtype=_ROW)
+        self._steps = StepRows()
+        self._live: dict[str, int] = {}
 
-    def arrived(self, request: Request, now_ns: int) -> None:
-        """Note an arrival."""
-        record = RequestRecord(request, now_ns)
-        self.requests.append(record)
-        self._live[request.request_id] = record
+    def begin(self, requests: Many[Request]) -> None:
+        """Note what is to be served."""
+        self._source = requests
 
-    def rejected(self, request: Request, reason: str) -> None:
-        """Note that a request can never be served."""
-        self._live.pop(request.request_id).rejection = reason
+    def arrived(self, index: int, request: Request, now_ns: int) -> None:
+        """Note an arrival, of the request that stands at ``index`` among all."""
+        self._live[request.request_id] = len(self._rows)
+        self._rows.append(np.array((index, now_ns, *_NOT_YET), dtype=_ROW))
+
+    def rejected(self, request: Request, num_needed_blocks: int, num_blocks: int) -> None:
+        """Note that a request can never be served, as it needs more blocks than there are."""
+        row = self._rows.array[self._live.pop(request.request_id)]
+        row["num_needed_blocks"], row["num_blocks"] = num_needed_blocks, num_blocks
         self._done()
 
     def admitted(self, seq: Sequence, now_ns: int) -> None:
         """Note a first admission; later ones, after a preemption, do not count."""
-        record = self._live[seq.request_id]
-        if record.admitted_ns == UNKNOWN:
-            record.admitted_ns = now_ns
-            record.num_cached_tokens = seq.num_cached_tokens
+        row = self._rows.array[self._live[seq.request_id]]
+        if row["admitted_ns"] == UNKNOWN:
+            row["admitted_ns"] = now_ns
+            row["num_cached_tokens"] = seq.num_cached_tokens
 
     def loaded(self, seq: Sequence, load: Load) -> None:
         """Note what an admission got from tiers; told before `admitted`, the first one counts."""
-        record = self._live[seq.request_id]
-        if record.admitted_ns == UNKNOWN:
-            record.num_host_tokens = load.num_host_tokens
-            record.num_ssd_tokens = load.num_ssd_tokens
-            record.num_recomputed_tokens = load.num_recomputed_tokens
-            record.load_ns = load.load_ns
+        row = self._rows.array[self._live[seq.request_id]]
+        if row["admitted_ns"] == UNKNOWN:
+            for name in OF_TIERS:
+                row[name] = getattr(load, name)
 
     def priced(self, gpu_ns: int, overhead_ns: int, load_ns: int) -> None:
         """Note what a step takes on the GPU and in cache management, and what it waits for."""
@@ -177,12 +251,13 @@ class Recorder:
         self.num_block_queries += step.num_block_queries
         self.num_block_hits += step.num_block_hits
         self.end_ns = end_ns
+        rows = self._rows.array
         for seq in step.first_tokens:
-            self._live[seq.request_id].first_token_ns = end_ns
+            rows[self._live[seq.request_id]]["first_token_ns"] = end_ns
         for seq in step.finished:
-            record = self._live.pop(seq.request_id)
-            record.finished_ns = end_ns
-            record.num_preemptions = seq.num_preemptions
+            row = rows[self._live.pop(seq.request_id)]
+            row["finished_ns"] = end_ns
+            row["num_preemptions"] = seq.num_preemptions
             self._done()
 
     def snapshot_step(
@@ -197,56 +272,67 @@ class Recorder:
         if not self._keep_steps:
             return
         blocks = usage()
-        self.steps.append(
-            StepRecord(
+        self._steps.add(
+            [
                 start_ns,
                 end_ns - start_ns,
                 len(step.scheduled),
                 step.batch.num_new_tokens,
                 len(step.admitted),
                 len(step.preempted),
-                queues[0],
-                queues[1],
+                *queues,
                 blocks.used,
                 blocks.cached,
+            ]
+        )
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that arrived."""
+        return len(self._rows)
+
+    @property
+    def num_kept_steps(self) -> int:
+        """Steps that have a row."""
+        return len(self._steps)
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """What happened to each request, in order of arrival, made anew."""
+        columns = self.request_columns()
+        numbers = {name: getattr(columns, name).tolist() for name in _RECORDED}
+        return [
+            RequestRecord(
+                self._source[index],
+                rejection=columns.rejection[row],
+                **{name: values[row] for name, values in numbers.items()},
             )
-        )
+            for row, index in enumerate(columns.index.tolist())
+        ]
 
-    def served(self) -> list[Request]:
-        """List the requests that were not rejected, in order of arrival."""
-        return [record.request for record in self.requests if not record.rejection]
+    @property
+    def steps(self) -> list[StepRecord]:
+        """The steps that have a row, made anew."""
+        columns = [column.tolist() for column in self.step_columns().values()]
+        return [StepRecord(*row) for row in zip(*columns, strict=True)]
 
-    def request_columns(self) -> RequestColumns:
-        """Lay out what happened to each request."""
-        records = self.requests
-
-        def column(name: str) -> Ints:
-            return np.array([getattr(record, name) for record in records], dtype=np.int64)
-
-        requests = [record.request for record in records]
+    def request_columns(self, part: slice = slice(None)) -> RequestColumns:
+        """Lay out what happened to some requests, by default to all, in order of arrival."""
+        rows = self._rows.array[part]
+        index = rows["index"].copy()
+        blocks = zip(rows["num_needed_blocks"].tolist(), rows["num_blocks"].tolist(), strict=True)
         return RequestColumns(
-            request_id=[request.request_id for request in requests],
-            rejection=[record.rejection for record in records],
-            num_prompt_tokens=np.array([r.num_prompt_tokens for r in requests], dtype=np.int64),
-            num_output_tokens=np.array([r.num_output_tokens for r in requests], dtype=np.int64),
-            num_cached_tokens=column("num_cached_tokens"),
-            num_preemptions=column("num_preemptions"),
-            arrival_ns=column("arrival_ns"),
-            admitted_ns=column("admitted_ns"),
-            first_token_ns=column("first_token_ns"),
-            finished_ns=column("finished_ns"),
-            num_host_tokens=column("num_host_tokens"),
-            num_ssd_tokens=column("num_ssd_tokens"),
-            num_recomputed_tokens=column("num_recomputed_tokens"),
-            load_ns=column("load_ns"),
+            index=index,
+            request_id=names_of(self._source, index),
+            rejection=[rejection(needed, there) if needed else "" for needed, there in blocks],
+            num_prompt_tokens=numbers_of(self._source, "num_prompt_tokens", index),
+            num_output_tokens=numbers_of(self._source, "num_output_tokens", index),
+            **{name: rows[name].copy() for name in _RECORDED},
         )
 
-    def step_columns(self) -> dict[str, Ints]:
-        """Lay out the steps by `STEP_COLUMNS`; none if they were not kept."""
-        return {
-            name: np.array([getattr(step, name) for step in self.steps], dtype=np.int64)
-            for name in STEP_COLUMNS
-        }
+    def step_columns(self, part: slice = slice(None)) -> dict[str, Ints]:
+        """Lay out some of the steps that have a row by `STEP_COLUMNS`, shape ``(steps,)``."""
+        return self._steps.columns(part)
 
     def _done(self) -> None:
         self._num_done += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.columns import Table, columns_of
+from sim.mapped import pieces, zeros
 from sim.recorder import UNKNOWN, Recorded
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Times = NDArray[np.int64]
+
+AT_ONCE = 1 << 17
+"""Rows of a table that are laid out at a time."""
+
+_SUMMED = (
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "num_cached_tokens",
+    "num_host_tokens",
+    "num_ssd_tokens",
+    "num_recomputed_tokens",
+)
+_TIMES = ("queue_ms", "ttft_ms", "tpot_ms", "e2e_s")
 
 
 def make_frame(table: Table, data: dict[str, Any] | list[dict[str, Any]]) -> pd.DataFrame:
@@ -26,14 +41,14 @@ def make_frame(table: Table, data: dict[str, Any] | list[dict[str, Any]]) -> pd.
     return frame.astype({column.name: column.dtype for column in columns})
 
 
-def request_table(recorder: Recorded, run_id: str) -> pd.DataFrame:
-    """Lay out one row per request, in order of arrival."""
-    return make_frame("requests", {"run_id": run_id, **request_data(recorder)})
+def request_table(recorder: Recorded, run_id: str, part: slice = slice(None)) -> pd.DataFrame:
+    """Lay out one row per request, in order of arrival; of some requests only, if asked to."""
+    return make_frame("requests", {"run_id": run_id, **request_data(recorder, part)})
 
 
-def request_data(recorder: Recorded) -> dict[str, Any]:
-    """Compute the columns of the request table, all but the run's id."""
-    columns = recorder.request_columns()
+def request_data(recorder: Recorded, part: slice) -> dict[str, Any]:
+    """Compute the columns of the request table, all but the run's id, for some requests."""
+    columns = recorder.request_columns(part)
     arrival, first_token = columns.arrival_ns, columns.first_token_ns
     num_output_tokens = columns.num_output_tokens
     later_tokens = np.where(num_output_tokens > 1, num_output_tokens - 1, np.nan)
@@ -60,9 +75,9 @@ def request_data(recorder: Recorded) -> dict[str, Any]:
     }
 
 
-def step_table(recorder: Recorded, run_id: str) -> pd.DataFrame:
-    """Lay out one row per step, empty where steps were not kept."""
-    columns = recorder.step_columns()
+def step_table(recorder: Recorded, run_id: str, part: slice = slice(None)) -> pd.DataFrame:
+    """Lay out one row per step, empty where steps were not kept; of some steps, if asked to."""
+    columns = recorder.step_columns(part)
     start, duration = columns.pop("start_ns"), columns.pop("duration_ns")
     return make_frame(
         "steps",
@@ -75,55 +90,46 @@ def step_table(recorder: Recorded, run_id: str) -> pd.DataFrame:
     )
 
 
-def summarize(
-    recorder: Recorded, requests: Mapping[str, Any], block_size: int, *, has_prefix_info: bool
-) -> dict[str, Any]:
+def summarize(recorder: Recorded, block_size: int, *, has_prefix_info: bool) -> dict[str, Any]:
     """Measure a run by the field's usual numbers; rejected requests count for none of them.
 
     Without prefix information in the workload every hit rate is not available, which is not zero.
-
-    Parameters
-    ----------
-    requests
-        Columns of the request table, as arrays (see `request_data`) or as a frame.
     """
-    is_finished = np.asarray(requests["status"], dtype=object) == "finished"
-    num_finished = int(is_finished.sum())
-
-    def finished(name: str) -> NDArray[Any]:
-        column: NDArray[Any] = np.asarray(requests[name])[is_finished]
-        return column
-
-    prompt = finished("num_prompt_tokens")
-    cached = finished("num_cached_tokens")
-    host, ssd = finished("num_host_tokens"), finished("num_ssd_tokens")
-    output = int(finished("num_output_tokens").sum())
+    sums: Counter[str] = Counter()
+    times = {name: _Times(recorder.num_requests) for name in _TIMES}
+    for part in pieces(recorder.num_requests, AT_ONCE):
+        finished = _finished(request_data(recorder, part))
+        sums.update(_sums_of(finished, block_size))
+        for name, values in times.items():
+            values.add(finished[name])
+    num_finished, output = int(sums["num_finished"]), int(sums["num_output_tokens"])
+    prompt, cached = sums["num_prompt_tokens"], sums["num_cached_tokens"]
+    host, ssd = sums["num_host_tokens"], sums["num_ssd_tokens"]
     makespan_s = recorder.end_ns / 1e9
-    half = num_finished // 2
     row: dict[str, Any] = {
-        "num_requests": len(is_finished),
+        "num_requests": recorder.num_requests,
         "num_finished": num_finished,
-        "num_rejected": len(is_finished) - num_finished,
+        "num_rejected": recorder.num_requests - num_finished,
         "num_preemptions": recorder.num_preemptions,
         "num_steps": recorder.num_steps,
-        "num_prompt_tokens": int(prompt.sum()),
+        "num_prompt_tokens": int(prompt),
         "num_output_tokens": output,
-        "num_cached_tokens": int(cached.sum()),
-        "hit_rate": _ratio(cached.sum(), prompt.sum()),
-        "device_hit_rate": _ratio((cached - host - ssd).sum(), prompt.sum()),
-        "host_hit_rate": _ratio(host.sum(), prompt.sum()),
-        "ssd_hit_rate": _ratio(ssd.sum(), prompt.sum()),
+        "num_cached_tokens": int(cached),
+        "hit_rate": _ratio(cached, prompt),
+        "device_hit_rate": _ratio(cached - host - ssd, prompt),
+        "host_hit_rate": _ratio(host, prompt),
+        "ssd_hit_rate": _ratio(ssd, prompt),
         # Of a prompt that is hit whole, a policy may compute one token: its block is hit still.
-        "block_hit_rate": _ratio((-(-cached // block_size)).sum(), (prompt // block_size).sum()),
-        "mean_request_hit_rate": _ratio((cached / prompt).sum(), num_finished),
-        "share_requests_hit": _ratio((cached > 0).sum(), num_finished),
-        "last_half_hit_rate": _ratio(cached[half:].sum(), prompt[half:].sum()),
+        "block_hit_rate": _ratio(sums["num_hit_blocks"], sums["num_prompt_blocks"]),
+        "mean_request_hit_rate": _ratio(sums["hit_rates"], num_finished),
+        "share_requests_hit": _ratio(sums["num_hit_requests"], num_finished),
+        "last_half_hit_rate": _hit_rate_from(num_finished // 2, recorder),
         "num_block_queries": recorder.num_block_queries,
         "num_block_hits": recorder.num_block_hits,
         "lookup_hit_rate": _ratio(recorder.num_block_hits, recorder.num_block_queries),
-        "num_host_tokens": int(host.sum()),
-        "num_ssd_tokens": int(ssd.sum()),
-        "num_recomputed_tokens": int(finished("num_recomputed_tokens").sum()),
+        "num_host_tokens": int(host),
+        "num_ssd_tokens": int(ssd),
+        "num_recomputed_tokens": int(sums["num_recomputed_tokens"]),
         "makespan_s": makespan_s,
         "gpu_s": recorder.gpu_ns / 1e9,
         "load_s": recorder.load_ns / 1e9,
@@ -131,15 +137,87 @@ def summarize(
         "overhead_share": _ratio(recorder.overhead_ns, recorder.gpu_ns + recorder.overhead_ns),
         "request_throughput": _ratio(num_finished, makespan_s),
         "output_throughput": _ratio(output, makespan_s),
-        "total_throughput": _ratio(output + prompt.sum(), makespan_s),
-        "queue_ms_mean": _distribution("queue_ms", finished("queue_ms"))["queue_ms_mean"],
-        **_distribution("ttft_ms", finished("ttft_ms")),
-        **_distribution("tpot_ms", finished("tpot_ms")),
-        **_distribution("e2e_s", finished("e2e_s")),
+        "total_throughput": _ratio(output + prompt, makespan_s),
+        "queue_ms_mean": times["queue_ms"].mean,
+        **times["ttft_ms"].distribution("ttft_ms"),
+        **times["tpot_ms"].distribution("tpot_ms"),
+        **times["e2e_s"].distribution("e2e_s"),
     }
     if not has_prefix_info:
         row.update({name: float("nan") for name in row if name.endswith("hit_rate")})
     return row
+
+
+def _finished(rows: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Keep the numbers of those that were not rejected."""
+    is_finished = np.array([status == "finished" for status in rows["status"]], dtype=bool)
+    return {
+        name: column[is_finished] for name, column in rows.items() if isinstance(column, np.ndarray)
+    }
+
+
+def _sums_of(finished: Mapping[str, NDArray[Any]], block_size: int) -> dict[str, Any]:
+    prompt, cached = finished["num_prompt_tokens"], finished["num_cached_tokens"]
+    return {
+        "num_finished": len(prompt),
+        **{name: finished[name].sum() for name in _SUMMED},
+        "num_hit_blocks": (-(-cached // block_size)).sum(),
+        "num_prompt_blocks": (prompt // block_size).sum(),
+        "hit_rates": (cached / prompt).sum(),
+        "num_hit_requests": (cached > 0).sum(),
+    }
+
+
+def _hit_rate_from(first: int, recorder: Recorded) -> float:
+    """Compute the hit rate of the finished requests from one on."""
+    num_before = prompt = cached = 0
+    for part in pieces(recorder.num_requests, AT_ONCE):
+        columns = recorder.request_columns(part)
+        is_finished = np.array([not reason for reason in columns.rejection], dtype=bool)
+        counted = slice(max(0, first - num_before), None)
+        prompt += int(columns.num_prompt_tokens[is_finished][counted].sum())
+        cached += int(columns.num_cached_tokens[is_finished][counted].sum())
+        num_before += int(is_finished.sum())
+    return _ratio(cached, prompt)
+
+
+class _Times:
+    """Times of requests, of which some are not known (NaN).
+
+    Parameters
+    ----------
+    room
+        Times that there are at most.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._values = zeros(room, np.float64)
+        self._size = 0
+        self._sum = 0.0
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Take the times that are known."""
+        known = values[~np.isnan(values)]
+        self._values[self._size : self._size + len(known)] = known
+        self._size += len(known)
+        self._sum += float(known.sum())
+
+    @property
+    def mean(self) -> float:
+        return _ratio(self._sum, self._size)
+
+    def distribution(self, name: str) -> dict[str, float]:
+        """Give mean, median and upper quantiles; the values lose their order."""
+        quantiles = [float("nan")] * 3
+        if self._size:
+            values = self._values[: self._size]
+            quantiles = np.quantile(values, (0.5, 0.9, 0.99), overwrite_input=True).tolist()
+        return {
+            f"{name}_mean": self.mean,
+            f"{name}_p50": quantiles[0],
+            f"{name}_p90": quantiles[1],
+            f"{name}_p99": quantiles[2],
+        }
 
 
 def _seconds(times_ns: Times) -> NDArray[np.float64]:
@@ -153,14 +231,3 @@ def _elapsed(since_ns: Times, until_ns: Times) -> NDArray[np.float64]:
 
 def _ratio(part: float, whole: float) -> float:
     return float(part) / float(whole) if whole else float("nan")
-
-
-def _distribution(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    known = values[~np.isnan(values)]
-    quantiles = np.quantile(known, (0.5, 0.9, 0.99)) if len(known) else [float("nan")] * 3
-    return {
-        f"{name}_mean": _ratio(known.sum(), len(known)),
-        f"{name}_p50": float(quantiles[0]),
-        f"{name}_p90": float(quantiles[1]),
-        f"{name}_p99": float(quantiles[2]),
-    }

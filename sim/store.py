@@ -8,13 +8,15 @@ same runs give the same bytes. ``sweeps/`` notes which runs each sweep is to mak
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -27,7 +29,8 @@ from sim.experiment import Run
 from sim.identity import VERSION
 from sim.joined import join
 from sim.jsonable import without_nan
-from sim.results import make_frame
+from sim.mapped import pieces
+from sim.results import AT_ONCE, make_frame, request_table, step_table
 
 _ORDER = [
     "workload",
@@ -70,7 +73,37 @@ _LATER = {
 
 def files_of(run: Run) -> dict[str, bytes]:
     """Make the files that keep a run, by their names."""
-    frames = {"requests.parquet": run.requests, "steps.parquet": run.steps}
+    files: dict[str, io.BytesIO] = {}
+
+    @contextmanager
+    def in_memory(name: str) -> Iterator[BinaryIO]:
+        files[name] = io.BytesIO()
+        yield files[name]
+
+    _put(run, in_memory)
+    return {name: file.getvalue() for name, file in files.items()}
+
+
+def _put(run: Run, create: Callable[[str], AbstractContextManager[BinaryIO]]) -> None:
+    """Write the files that keep a run, a part of a table at a time.
+
+    Parameters
+    ----------
+    create
+        Opens a file of a name, for writing.
+    """
+    recorded = run.recorded
+    tables = {
+        "requests": (recorded.num_requests, request_table),
+        "steps": (recorded.num_kept_steps, step_table),
+    }
+    for name, (num_rows, lay_out) in tables.items():
+        if not num_rows and name == "steps":
+            continue
+        parts = list(pieces(num_rows, AT_ONCE)) or [slice(0, 0)]
+        frames = (lay_out(recorded, run.run_id, part) for part in parts)
+        with create(f"{name}.parquet") as file:
+            _write_parquet(file, frames)
     record = {
         "run_id": run.run_id,
         "version": VERSION,
@@ -78,15 +111,16 @@ def files_of(run: Run) -> dict[str, bytes]:
         "summary": without_nan(run.summary),
         "warnings": run.warnings,
     }
-    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    return {
-        **{
-            name: frame.to_parquet(None, index=False)
-            for name, frame in frames.items()
-            if len(frame) or name == "requests.parquet"
-        },
-        "run.json": text.encode(),
-    }
+    with create("run.json") as file:
+        file.write((json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _write_parquet(file: BinaryIO, frames: Iterator[pd.DataFrame]) -> None:
+    first = pa.Table.from_pandas(next(frames), preserve_index=False)
+    with pq.ParquetWriter(file, first.schema) as writer:
+        writer.write_table(first)
+        for frame in frames:
+            writer.write_table(pa.Table.from_pandas(frame, first.schema, preserve_index=False))
 
 
 class ResultStore:
@@ -154,15 +188,22 @@ class ResultStore:
 
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""
-        self.write_files(run.run_id, files_of(run))
+        with self._new(run.run_id) as folder:
+            _put(run, lambda name: (folder / name).open("wb"))
 
     def write_files(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Keep a run that was done elsewhere, by its `files_of`."""
+        with self._new(run_id) as folder:
+            for name, data in files.items():
+                (folder / name).write_bytes(data)
+
+    @contextmanager
+    def _new(self, run_id: str) -> Iterator[Path]:
+        """Let a run be written into a folder, which then takes its place."""
         self._make()
         try:
             parts = Path(tempfile.mkdtemp(prefix=_PART, dir=self._runs))
-            for name, data in files.items():
-                (parts / name).write_bytes(data)
+            yield parts
             final = self._runs / run_id
             if final.exists():
                 shutil.rmtree(final)
@@ -280,12 +321,17 @@ def _check_row(file: Path, row: dict[str, Any]) -> None:
 
 
 def _parts(files: Sequence[Path], name: Table) -> Iterator[pa.Table]:
-    return (_read(file, name, _read_arrow) for file in files)
+    """Yield the rows of many runs, a bounded number of one run at a time."""
+    for file in files:
+        with _reading(file):
+            num_groups = pq.read_metadata(file).num_row_groups
+        for groups in [[number] for number in range(num_groups)] or [[]]:
+            yield _read(file, name, partial(_read_groups, groups=groups))
 
 
-def _read_arrow(path: Path) -> pa.Table:
+def _read_groups(path: Path, groups: list[int]) -> pa.Table:
     with pq.ParquetFile(path) as file:
-        return file.read()
+        return file.read_row_groups(groups)
 
 
 def _read_table(path: Path, table: Table) -> pd.DataFrame:
@@ -294,14 +340,8 @@ def _read_table(path: Path, table: Table) -> pd.DataFrame:
 
 
 def _read(path: Path, table: Table, how: Callable[[Path], Rows]) -> Rows:
-    if path.is_dir():
-        raise _broken(path, "is a folder")
-    try:
+    with _reading(path):
         rows = how(path)
-    except FileNotFoundError as error:
-        raise _broken(path, "is missing") from error
-    except (OSError, ValueError) as error:  # pyarrow's errors are of either kind
-        raise _broken(path, "is broken or cannot be read") from error
     names = [column.name for column in columns_of(table)]
     there = set(rows.columns if isinstance(rows, pd.DataFrame) else rows.column_names)
     missing = [name for name in names if name not in there]
@@ -314,6 +354,18 @@ def _read(path: Path, table: Table, how: Callable[[Path], Rows]) -> Rows:
     if others := set(ids) - {path.parent.name}:
         raise _broken(path, f"holds rows of another run, {min(others)}")
     return _with_later(rows, table, missing) if missing else rows
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    if path.is_dir():
+        raise _broken(path, "is a folder")
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _broken(path, "is missing") from error
+    except (OSError, ValueError) as error:  # pyarrow's errors are of either kind
+        raise _broken(path, "is broken or cannot be read") from error
 
 
 def _with_later(rows: Rows, table: Table, missing: Sequence[str]) -> Rows:

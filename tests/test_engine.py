@@ -69,8 +69,7 @@ def run(
 
 
 def summary_of(result, block_size=4):
-    table = request_table(result.recorder, "run")
-    return summarize(result.recorder, table, block_size, has_prefix_info=True)
+    return summarize(result.recorder, block_size, has_prefix_info=True)
 
 
 def turns(*rows, interner=None):
@@ -428,7 +427,7 @@ def test_a_run_twice_gives_equal_tables(policy):
         )
         assert result.recorder.num_preemptions > 0
         requests = request_table(result.recorder, "run")
-        summary = summarize(result.recorder, requests, 4, has_prefix_info=True)
+        summary = summarize(result.recorder, 4, has_prefix_info=True)
         return requests, step_table(result.recorder, "run"), pd.DataFrame([summary])
 
     for first, second in zip(tables(), tables(), strict=True):
@@ -557,8 +556,7 @@ def test_retries_count_in_vllms_counters_only():
 
 def test_without_prefix_information_no_hit_rate_is_claimed():
     result = run(requests_of((range(8), []), (range(8), [])))
-    table = request_table(result.recorder, "run")
-    summary = summarize(result.recorder, table, 4, has_prefix_info=False)
+    summary = summarize(result.recorder, 4, has_prefix_info=False)
     rates = [name for name in summary if name.endswith("hit_rate")]
     assert "hit_rate" in rates
     assert all(np.isnan(summary[name]) for name in rates)

@@ -16,6 +16,7 @@ from workloads.formats import FORMATS
 from workloads.generators import GENERATORS, dials, generate
 from workloads.mooncake import read_mooncake
 from workloads.reader import CheckedTrace, check_trace, read
+from workloads.requests import num_sessions, taken
 from workloads.reuse import infinite_hit_rate, shared_prefix_tokens
 from workloads.source import STDIN
 from workloads.workload import Workload
@@ -38,11 +39,13 @@ __all__ = [
     "infinite_hit_rate",
     "is_source",
     "load",
+    "num_sessions",
     "read",
     "read_mooncake",
     "retime",
     "scale_rate",
     "shared_prefix_tokens",
+    "taken",
     "to_columns",
     "write_mooncake",
     "write_trace",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sim.errors import UsageError
 from sim.types import Request
 from workloads.fields import MAX_NS
-from workloads.requests import Requests, arrivals_ns
+from workloads.requests import Requests, arrivals_ns, taken
 
 ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
@@ -229,9 +229,7 @@ def cut_duration(
     if sessions:
         arrivals = arrivals[_first_turns(requests)]
     kept = np.flatnonzero(arrivals <= math.floor(min(duration_s * 1e9, _LAST_NS)))
-    if isinstance(requests, Requests):
-        return requests.take(kept)
-    return tuple(requests[index] for index in kept.tolist())
+    return taken(requests, kept)
 
 
 def _first_turns(requests: Sequence[Request]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import overload
 
 import numpy as np
 
+from sim.mapped import pieces, zeros
 from sim.types import Request
 from workloads.content import Ints, Segments
 
@@ -56,7 +57,7 @@ class Requests(Sequence[Request]):
     @property
     def num_kv_tokens(self) -> Ints:
         """Tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
-        return self.num_prompt_tokens + np.maximum(self.num_output_tokens - 1, 0)
+        return kv_tokens(self.num_prompt_tokens, self.num_output_tokens)
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -100,22 +101,31 @@ class Requests(Sequence[Request]):
             return str(int(self.numbers[index]))
         return str(index if index >= 0 else index + len(self))
 
+    def names(self, which: Ints) -> list[str]:
+        """Name some of them, as each request has it."""
+        if self.ids is not None:
+            return [self.ids[index] for index in which.tolist()]
+        return list(map(str, (which if self.numbers is None else self.numbers[which]).tolist()))
+
     @property
     def request_ids(self) -> list[str]:
-        """Names of all, as each request has it."""
-        if self.ids is not None:
-            return list(self.ids)
-        numbers = range(len(self)) if self.numbers is None else self.numbers.tolist()
-        return list(map(str, numbers))
+        """Names of all."""
+        return self.names(np.arange(len(self), dtype=np.int64))
 
-    def paths(self) -> tuple[Ints, Ints, Ints]:
-        """Give the paths of all: how many segments each has, and bases and ends of all of them."""
-        counts = self.num_segments
+    def session_numbers(self, part: slice) -> Ints:
+        """Give the number of the session of some of them; -1 for none."""
+        if self.sessions is None:
+            return np.full(len(range(len(self))[part]), -1, dtype=np.int64)
+        return self.sessions[0][part]
+
+    def paths(self, part: slice = slice(None)) -> tuple[Ints, Ints, Ints]:
+        """Give paths of some: how many segments each has, and bases and ends of all of them."""
+        counts, first_segment = self.num_segments[part], self.first_segment[part]
         firsts = np.cumsum(counts) - counts
-        if np.array_equal(self.first_segment, firsts):
-            stop = int(counts.sum())
-            return counts, self.bases[:stop], self.ends[:stop]
-        places = np.arange(int(counts.sum())) + np.repeat(self.first_segment - firsts, counts)
+        if len(firsts) and np.array_equal(first_segment, firsts + first_segment[0]):
+            run = slice(int(first_segment[0]), int(first_segment[0] + counts.sum()))
+            return counts, self.bases[run], self.ends[run]
+        places = np.arange(int(counts.sum())) + np.repeat(first_segment - firsts, counts)
         return counts, self.bases[places], self.ends[places]
 
     def take(self, which: slice | Ints) -> Requests:
@@ -150,6 +160,21 @@ class Requests(Sequence[Request]):
     def at(self, arrival_ns: Ints) -> Requests:
         """Give the same requests with other arrivals, in the order in which they stand."""
         return replace(self, arrival_ns=arrival_ns)
+
+
+def kv_tokens(num_prompt_tokens: Ints, num_output_tokens: Ints) -> Ints:
+    """Count the tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
+    counts = zeros(len(num_prompt_tokens))
+    for part in pieces(len(counts)):
+        counts[part] = num_prompt_tokens[part] + np.maximum(num_output_tokens[part] - 1, 0)
+    return counts
+
+
+def taken(requests: Sequence[Request], which: Ints) -> Sequence[Request]:
+    """Take some requests, by their places."""
+    if isinstance(requests, Requests):
+        return requests.take(which)
+    return tuple(requests[index] for index in which.tolist())
 
 
 def as_requests(requests: Sequence[Request]) -> Requests:

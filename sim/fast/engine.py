@@ -12,7 +12,9 @@ from sim.errors import UsageError
 from sim.fast import kernel
 from sim.fast.keys import column, key_runs, no_keys
 from sim.fast.record import FastRecord
-from sim.fast.state import Rules, State, make_state
+from sim.fast.state import Rules, State, is_too_large, make_state, num_kv_tokens
+from sim.mapped import Column, pieces, zeros
+from sim.turn_order import NONE
 from sim.types import Request
 
 Ints = NDArray[np.int64]
@@ -51,10 +53,7 @@ class FastEngine(EventLoop):
         self._reuse = reuse
         self._record = record
         self._on_done = on_done
-        self._requests: Sequence[Request] = ()
-        self._rejections: list[str] = []
-        self._index_of: dict[str, int] = {}
-        self._order: list[int] = []
+        self._order = Column()
         self._num_rejected = 0
         self._state: State
 
@@ -63,9 +62,11 @@ class FastEngine(EventLoop):
         self._requests = requests if isinstance(requests, Sequence) else list(requests)
         prompt = column(self._requests, "num_prompt_tokens")
         output = column(self._requests, "num_output_tokens")
-        computed = prompt + np.maximum(output - 1, 0)
-        self._rejections = _rejections(computed, self._rules)
-        keyed = computed if self._reuse == "all" else prompt
+        keyed = prompt
+        if self._reuse == "all":
+            keyed = zeros(len(prompt))
+            for part in pieces(len(prompt)):
+                keyed[part] = num_kv_tokens(prompt[part], output[part])
         keys = (
             key_runs(self._requests, keyed, self._rules.block_size)
             if self._rules.caches
@@ -73,32 +74,35 @@ class FastEngine(EventLoop):
         )
         self._state = make_state(self._rules, prompt, output, keys)
         if self._closed_loop:
-            self._requests = list(self._requests)  # each is asked for more than once
-            self._index_of = {r.request_id: i for i, r in enumerate(self._requests)}
-            first_turns = self._link_turns(self._requests)
-            for request_id in self._next_turn:
-                self._state.seqs["has_next_turn"][self._index_of[request_id]] = 1
-            self._env.process(self._arrivals(first_turns))
+            places = self._hold_back_turns()
+            assert self._following is not None
+            for part in pieces(len(prompt)):
+                self._state.seqs["has_next_turn"][part] = self._following[part] != NONE
+            self._env.process(self._arrivals(places))
             self._env.process(self._steps_between_events())
         else:
             self._know_all()
             self._env.process(self._all_steps())
         self._env.run()
         self._record.take_steps(self._state)
-        order = np.array(self._order, dtype=np.int64)
-        self._record.finish(self._state, self._requests, self._rejections, order)
+        order = self._order.array if self._closed_loop else None
+        self._record.finish(self._rules, self._state, self._requests, order)
 
     def _know_all(self) -> None:
         """Put every request in the inbox: in an open loop, arrivals depend on nothing."""
         state, engine = self._state, self._state.engine[0]
         arrivals = column(self._requests, "arrival_ns")
-        # One that is out of order comes when those before it have.
-        state.seqs["arrival_ns"] = np.maximum(np.maximum.accumulate(arrivals), 0)
-        accepted = [index for index, reason in enumerate(self._rejections) if not reason]
-        state.inbox[: len(accepted)] = accepted
-        engine["num_known"] = len(accepted)
-        self._num_rejected = len(self._requests) - len(accepted)
-        self._order = list(range(len(self._requests)))
+        latest_ns = num_known = 0
+        for part in pieces(len(arrivals)):
+            # One that is out of order comes when those before it have.
+            in_order = np.maximum(np.maximum.accumulate(arrivals[part]), latest_ns)
+            state.seqs["arrival_ns"][part] = in_order
+            latest_ns = in_order[-1]
+            accepted = np.flatnonzero(~is_too_large(self._rules, state.seqs[part])) + part.start
+            state.inbox[num_known : num_known + len(accepted)] = accepted
+            num_known += len(accepted)
+        engine["num_known"] = num_known
+        self._num_rejected = len(self._requests) - num_known
 
     def _all_steps(self) -> Process:
         engine = self._state.engine[0]
@@ -108,15 +112,14 @@ class FastEngine(EventLoop):
             if why == kernel.IDLE:
                 return
 
-    def _receive(self, request: Request) -> None:
-        index = self._index_of[request.request_id]
+    def _receive(self, index: int) -> None:
         self._order.append(index)
         state, engine = self._state, self._state.engine[0]
         state.seqs["arrival_ns"][index] = self.now()
-        if self._rejections[index]:
+        if is_too_large(self._rules, state.seqs[index]):
             self._num_rejected += 1
             self._tell_progress()
-            self._ended(request)
+            self._ended(index)
             return
         state.inbox[engine["num_known"]] = index
         engine["num_known"] += 1
@@ -144,7 +147,7 @@ class FastEngine(EventLoop):
                 yield self._env.timeout(start_ns - self.now())
             yield self._env.timeout(end_ns - self.now())
             for index in ended:
-                self._ended(self._requests[index])
+                self._ended(index)
 
     def _advance(self, horizon_ns: int) -> int:
         why = kernel.advance(self._rules, self._state, horizon_ns, _MAX_WORK)
@@ -160,12 +163,3 @@ class FastEngine(EventLoop):
     def _tell_progress(self) -> None:
         if self._on_done is not None:
             self._on_done(int(self._state.engine[0]["num_done"]) + self._num_rejected)
-
-
-def _rejections(num_tokens: Ints, rules: Rules) -> list[str]:
-    """Say of each request why it can never be served; nothing where it can."""
-    num_blocks = -(-num_tokens // rules.block_size)
-    reasons = [""] * len(num_tokens)
-    for index in np.flatnonzero(num_blocks > rules.num_blocks).tolist():
-        reasons[index] = f"needs {num_blocks[index]} of {rules.num_blocks} blocks"
-    return reasons

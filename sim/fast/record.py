@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.fast.state import NONE, State
-from sim.recorder import OF_TIERS, STEP_COLUMNS, UNKNOWN, RequestColumns
+from sim.fast.state import NONE, Rules, State, is_too_large, num_needed_blocks
+from sim.recorder import OF_TIERS, UNKNOWN, RequestColumns, StepRows, names_of, rejection
 from sim.types import Request
 
 Ints = NDArray[np.int64]
@@ -35,25 +35,33 @@ class FastRecord:
         self.gpu_ns = 0
         self.overhead_ns = 0
         self.load_ns = 0
-        self._rows: list[Ints] = []
-        self._served: Sequence[Request] = ()
-        self._requests = RequestColumns([], [], *(np.zeros(0, dtype=np.int64) for _ in range(12)))
+        self._steps = StepRows()
+        self._source: Sequence[Request] = ()
+        self._order: Ints | None = None
+        self._rules: Rules
+        self._state: State
+        self.num_requests = 0
 
     def take_steps(self, state: State) -> None:
         """Fetch the steps that were done since the last call."""
         engine = state.engine[0]
         if engine["num_rows"]:
-            self._rows.append(state.rows[: engine["num_rows"]].copy())
+            self._steps.add(state.rows[: engine["num_rows"]])
             engine["num_rows"] = 0
 
     def finish(
-        self,
-        state: State,
-        requests: Sequence[Request],
-        rejections: Sequence[str],
-        order: Ints,
+        self, rules: Rules, state: State, requests: Sequence[Request], order: Ints | None
     ) -> None:
-        """Take what is known when all is done; ``order`` is that of arrival."""
+        """Take what is known when all is done.
+
+        Parameters
+        ----------
+        order
+            Places of those that arrived, in order of arrival; None for all as they stand.
+        """
+        self._rules, self._state = rules, state
+        self._source, self._order = requests, order
+        self.num_requests = len(requests if order is None else order)
         engine = state.engine[0]
         for name in (
             "num_steps",
@@ -65,20 +73,27 @@ class FastRecord:
             "overhead_ns",
         ):
             setattr(self, name, int(engine[name]))
-        seqs = state.seqs[order]
-        indices = order.tolist()
-        ids = getattr(requests, "request_ids", None)  # of whoever keeps requests in columns
-        if ids is None:
-            ids = [request.request_id for request in requests]
-        in_order = indices == list(range(len(requests))) and not any(rejections)
-        self._served = (
-            requests
-            if in_order
-            else [requests[index] for index in indices if not rejections[index]]
-        )
-        self._requests = RequestColumns(
-            request_id=[ids[index] for index in indices],
-            rejection=[rejections[index] for index in indices],
+
+    @property
+    def num_kept_steps(self) -> int:
+        """Steps that have a row."""
+        return len(self._steps)
+
+    def request_columns(self, part: slice = slice(None)) -> RequestColumns:
+        """Lay out what happened to some requests, by default to all, in order of arrival."""
+        if self._order is None:
+            index = np.arange(*part.indices(self.num_requests), dtype=np.int64)
+            seqs = self._state.seqs[part]
+        else:
+            index = self._order[part]
+            seqs = self._state.seqs[index]
+        num_blocks = self._rules.num_blocks
+        too_large = is_too_large(self._rules, seqs)
+        needed = np.where(too_large, num_needed_blocks(self._rules, seqs), 0).tolist()
+        return RequestColumns(
+            index=index,
+            request_id=names_of(self._source, index),
+            rejection=[rejection(count, num_blocks) if count else "" for count in needed],
             num_prompt_tokens=seqs["num_prompt_tokens"].copy(),
             num_output_tokens=seqs["num_total_tokens"] - seqs["num_prompt_tokens"],
             num_cached_tokens=np.maximum(seqs["num_cached_tokens"], 0),
@@ -87,18 +102,9 @@ class FastRecord:
             admitted_ns=seqs["admitted_ns"].copy(),
             first_token_ns=seqs["first_token_ns"].copy(),
             finished_ns=seqs["finished_ns"].copy(),
-            **{name: np.zeros(len(indices), dtype=np.int64) for name in OF_TIERS},
+            **{name: np.zeros(len(index), dtype=np.int64) for name in OF_TIERS},
         )
 
-    def served(self) -> Sequence[Request]:
-        """List the requests that were not rejected, in order of arrival."""
-        return self._served
-
-    def request_columns(self) -> RequestColumns:
-        """Lay out what happened to each request."""
-        return self._requests
-
-    def step_columns(self) -> dict[str, Ints]:
-        """Lay out the steps by `sim.recorder.STEP_COLUMNS`; none if they were not kept."""
-        rows = np.concatenate([np.zeros((0, len(STEP_COLUMNS)), dtype=np.int64), *self._rows])
-        return {name: rows[:, index].copy() for index, name in enumerate(STEP_COLUMNS)}
+    def step_columns(self, part: slice = slice(None)) -> dict[str, Ints]:
+        """Lay out some of the steps that have a row by `STEP_COLUMNS`, shape ``(steps,)``."""
+        return self._steps.columns(part)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.fast.keys import KeyRuns
+from sim.mapped import pieces, zeros
 
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
@@ -56,6 +57,10 @@ SEQUENCE = np.dtype(
     ]
 )
 """A request, and the part of it that changes."""
+
+_UNKNOWN_YET = (
+    "num_cached_tokens", "next_waiting", "admitted_ns", "first_token_ns", "finished_ns",
+)  # fmt: skip
 
 BLOCK = np.dtype(
     [
@@ -235,14 +240,15 @@ def make_state(
     """
     num_requests = len(num_prompt_tokens)
     num_running = min(rules.max_num_seqs, num_requests)
-    seqs = np.zeros(num_requests, dtype=SEQUENCE)
-    seqs["num_prompt_tokens"] = seqs["num_tokens"] = num_prompt_tokens
-    seqs["num_total_tokens"] = num_prompt_tokens + num_output_tokens
-    seqs["num_keys"] = keys.num_keys
-    seqs["first_run"] = keys.first_run[:-1]
-    for name in ("num_cached_tokens", "next_waiting", "admitted_ns", "first_token_ns"):
-        seqs[name] = NONE
-    seqs["finished_ns"] = NONE
+    seqs = zeros(num_requests, SEQUENCE)
+    for part in pieces(num_requests, 1 << 16):
+        some = seqs[part]
+        some["num_prompt_tokens"] = some["num_tokens"] = num_prompt_tokens[part]
+        some["num_total_tokens"] = num_prompt_tokens[part] + num_output_tokens[part]
+        some["num_keys"] = keys.num_keys[part]
+        some["first_run"] = keys.first_run[part]
+        for name in _UNKNOWN_YET:
+            some[name] = NONE
     engine = np.zeros(1, dtype=COUNTERS)
     engine["waiting_head"] = engine["waiting_tail"] = NONE
     engine["num_free_blocks"] = rules.num_blocks
@@ -251,12 +257,12 @@ def make_state(
         step=np.zeros(1, dtype=STEP),
         seqs=seqs,
         blocks=_free_blocks(rules.num_blocks) if rules.caches else np.zeros(1, dtype=BLOCK),
-        oldest=np.zeros(keys.num_distinct, dtype=np.int32),
+        oldest=zeros(keys.num_distinct, np.int32),
         run_stop=keys.run_stop,
         run_shift=keys.run_shift,
         running=np.zeros(num_running, dtype=np.int32),
         tables=np.empty(_table_size(rules, seqs, num_running), dtype=np.int32),
-        inbox=np.zeros(num_requests, dtype=np.int32),
+        inbox=zeros(num_requests, np.int32),
         ended=np.zeros(num_running, dtype=np.int32),
         rows=np.zeros((_ROWS_KEPT if rules.keeps_steps else 1, 10), dtype=np.int64),
     )
@@ -275,7 +281,30 @@ def _table_size(rules: Rules, seqs: Records, num_running: int) -> int:
     """Room for the longest tables that can stand at a time, and half as much to work in."""
     if not rules.caches or not num_running:
         return 1
-    num_tokens = np.maximum(seqs["num_total_tokens"] - 1, seqs["num_prompt_tokens"])
-    sizes = np.minimum(-(-num_tokens // rules.block_size), rules.num_blocks)
-    largest = int(np.partition(sizes, len(sizes) - num_running)[-num_running:].sum())
+    # The longest of all are among the longest of each piece.
+    sizes = np.zeros(0, dtype=np.int64)
+    for part in pieces(len(seqs)):
+        some = np.minimum(num_needed_blocks(rules, seqs[part]), rules.num_blocks)
+        sizes = np.concatenate([sizes, some])
+        sizes = np.partition(sizes, max(0, len(sizes) - num_running))[-num_running:]
+    largest = int(sizes.sum())
     return largest + max(largest // 2, int(sizes.max()))
+
+
+def num_kv_tokens(num_prompt_tokens: Ints, num_output_tokens: Ints) -> Ints:
+    """Count the tokens whose KV is computed by the end, see `sim.types.Request`."""
+    tokens: Ints = num_prompt_tokens + np.maximum(num_output_tokens - 1, 0)
+    return tokens
+
+
+def num_needed_blocks(rules: Rules, seqs: Records) -> Ints:
+    """Count the blocks that sequences fill by their end."""
+    prompt = seqs["num_prompt_tokens"]
+    blocks: Ints = -(-num_kv_tokens(prompt, seqs["num_total_tokens"] - prompt) // rules.block_size)
+    return blocks
+
+
+def is_too_large(rules: Rules, seqs: Records) -> NDArray[np.bool_]:
+    """Tell which sequences can never be served."""
+    too_large: NDArray[np.bool_] = num_needed_blocks(rules, seqs) > rules.num_blocks
+    return too_large
