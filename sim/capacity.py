@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from sim.errors import UsageError
+from sim.in_columns import kv_tokens
 from sim.types import Request
 
 MAX_BLOCKS = 50_000_000
@@ -52,7 +53,7 @@ def num_usable_blocks(
     """
     text = capacity.strip().lower()
     if text == "infinite":
-        num_blocks = sum(-(-request.num_kv_tokens // block_size) for request in requests)
+        num_blocks = sum(int((-(-some // block_size)).sum()) for some in kv_tokens(requests))
         num_blocks = num_blocks_to_hold(max(1, num_blocks), len(requests))
         return _checked(capacity, num_blocks, block_size)
     if text == "auto":
@@ -97,7 +98,7 @@ def num_tier_blocks(
     if is_nothing(capacity):
         return 0
     if capacity.strip().lower() == "infinite":
-        return max(1, sum(request.num_kv_tokens // block_size for request in requests))
+        return max(1, sum(int((some // block_size).sum()) for some in kv_tokens(requests)))
     num_blocks = _parse(
         option,
         capacity,

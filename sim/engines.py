@@ -10,8 +10,9 @@ import policies
 from sim.config import RunConfig
 from sim.cost import LinearCost, StepCost
 from sim.errors import UsageError
-from sim.fast.keys import column
 from sim.fast.support import make_rules, pool_rules_of, why_not
+from sim.in_columns import column
+from sim.mapped import pieces
 from sim.overhead import OverheadProfile
 from sim.recorder import Recorded
 from sim.scheduler import SchedulerConfig
@@ -71,8 +72,10 @@ class Choice:
         if "sim.fast.kernel" in sys.modules:
             return True
         block_size = self.config.block_size
-        prompt = column(requests, "num_prompt_tokens")
-        size = int((prompt // block_size + column(requests, "num_output_tokens")).sum())
+        prompt, output = (column(requests, f"num_{what}_tokens") for what in ("prompt", "output"))
+        size = sum(
+            int((prompt[part] // block_size + output[part]).sum()) for part in pieces(len(prompt))
+        )
         return size >= _WORTH_COMPILED_CODE
 
     def run_fast(

@@ -21,6 +21,9 @@ from sim.errors import UsageError
 LARGE = 4 << 20
 """Bytes from which on an array lies in a file."""
 
+AT_ONCE = 1 << 18
+"""Rows of a few numbers that are worked on at a time."""
+
 _SMALL = 1 << 10
 """Rows that a column has room for when it is new."""
 
@@ -87,8 +90,9 @@ def map_file(file: IO[bytes], num_bytes: int) -> mmap.mmap:
         raise _no_room(num_bytes, error) from None
 
 
-def pieces(count: int, size: int = 1 << 20) -> Iterator[slice]:
+def pieces(count: int, size: int | None = None) -> Iterator[slice]:
     """Cut ``count`` rows into slices of a bounded size, to work on one at a time."""
+    size = AT_ONCE if size is None else size
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.in_columns import names_of, numbers_of
 from sim.mapped import Column
 from sim.scheduler import Step
 from sim.types import BlockUsage, Load, Request, Sequence
@@ -119,23 +120,6 @@ class Recorded(Protocol):
     def step_columns(self, part: slice = slice(None)) -> dict[str, Ints]:
         """Lay out some of the steps that have a row by `STEP_COLUMNS`, shape ``(steps,)``."""
         ...
-
-
-def names_of(requests: Many[Request], which: Ints) -> list[str]:
-    """Name some requests; whoever keeps them in columns makes no objects for that."""
-    if hasattr(requests, "names"):
-        in_columns: list[str] = requests.names(which)
-        return in_columns
-    return [requests[index].request_id for index in which.tolist()]
-
-
-def numbers_of(requests: Many[Request], name: str, which: Ints) -> Ints:
-    """Lay out a number of some requests, as `names_of` their names."""
-    column = getattr(requests, name, None)
-    if column is not None:
-        in_columns: Ints = column[which]
-        return in_columns
-    return np.array([getattr(requests[index], name) for index in which.tolist()], dtype=np.int64)
 
 
 class StepRows:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Times = NDArray[np.int64]
 
-AT_ONCE = 1 << 17
+AT_ONCE = 1 << 16
 """Rows of a table that are laid out at a time."""
 
 _SUMMED = (

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.fast.keys import column, key_runs
+from sim.fast.keys import key_runs
+from sim.in_columns import column
 from workloads.requests import Requests
 from workloads.reuse import infinite_hit_rate, shared_prefix_tokens
 from workloads.tree import Names, PrefixTree

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from sim.mapped import Column, pieces, zeros
 from sim.types import Request
+from workloads.content import Ints
 from workloads.fields import MAX_NS
-from workloads.requests import Requests, arrivals_ns, taken
+from workloads.requests import Requests, arrivals_ns, as_requests, part_of, sessions_of, taken
 
 ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
@@ -49,45 +50,52 @@ def arrival_times_ns(
     UsageError
         If the last would lie beyond what 64 bits hold.
     """
-    num_gaps = max(num_requests - 1, 0)
+    times_ns = zeros(num_requests)
+    num_gaps = 0.0
+    for part in pieces(num_requests):
+        # Before the first request there is none.
+        gaps = np.zeros(part.stop - part.start)
+        gaps[part.start == 0 :] = _gaps(kind, len(gaps) - (part.start == 0), burstiness, rng)
+        gaps[0] += num_gaps
+        sums = np.cumsum(gaps)
+        num_gaps = sums[-1]
+        with np.errstate(over="ignore"):  # too long a time is refused
+            times = _on_a_day(sums / rate) if kind == "day" else sums / rate * 1e9
+        longest_ns, years = (MAX_NS / 2, 146) if kind == "day" else (MAX_NS, 292)
+        if times[-1] >= longest_ns:
+            raise UsageError(
+                f"--rate {rate:g} spreads {num_requests} requests over more than {years} years, the"
+                " longest time that can be simulated; raise it."
+            )
+        times_ns[part] = np.rint(times).astype(np.int64)
+    return times_ns
+
+
+def _gaps(
+    kind: str, count: int, burstiness: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Draw gaps with a mean of 1."""
     if kind == "constant":
-        gaps = np.ones(num_gaps)
-    elif kind == "poisson":
-        gaps = rng.exponential(size=num_gaps)
-    elif kind == "weibull":
-        gaps = rng.weibull(burstiness, size=num_gaps) / math.gamma(1 + 1 / burstiness)
-    elif kind == "day":
-        return _day_times_ns(num_requests, rate, rng)
-    else:
-        gaps = rng.gamma(burstiness, size=num_gaps) / burstiness
-    with np.errstate(over="ignore"):  # too long a time is refused below
-        times = np.cumsum(gaps) / rate * 1e9
-    if num_gaps and times[-1] >= MAX_NS:
-        raise UsageError(
-            f"--rate {rate:g} spreads {num_requests} requests over more than 292 years, the longest"
-            " time that can be simulated; raise it."
-        )
-    return np.concatenate(([0], np.rint(times).astype(np.int64)))[:num_requests]
+        return np.ones(count)
+    if kind == "weibull":
+        return rng.weibull(burstiness, size=count) / math.gamma(1 + 1 / burstiness)
+    if kind == "gamma":
+        return rng.gamma(burstiness, size=count) / burstiness
+    return rng.exponential(size=count)
 
 
-def _day_times_ns(num_requests: int, rate: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw arrivals of a Poisson process whose rate follows the day; see `arrival_times_ns`.
+def _on_a_day(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Move arrivals of a steady rate to where the day's curve has them, ns.
 
     Unit arrivals are mapped through the inverse of the expected number of arrivals by a time,
     found in a table of one day.
     """
-    counts = np.cumsum(rng.exponential(size=max(num_requests - 1, 0))) / rate
     days, rest = np.divmod(counts, DAY_S)
-    if len(days) and days[-1] * DAY_S * 1e9 >= MAX_NS / 2:
-        raise UsageError(
-            f"--rate {rate:g} spreads {num_requests} requests over more than 146 years, the longest"
-            " time that a day's curve can go on; raise it."
-        )
     time_s = np.linspace(0, DAY_S, 8 * 24 * 60 + 1)
     turn = 2 * np.pi / DAY_S
     expected = time_s - _DAY_SWING / turn * np.sin(turn * time_s)
-    times = days * DAY_S + np.interp(rest, expected, time_s)
-    return np.concatenate(([0], np.rint(times * 1e9).astype(np.int64)))[:num_requests]
+    times: NDArray[np.float64] = (days * DAY_S + np.interp(rest, expected, time_s)) * 1e9
+    return times
 
 
 def retime(
@@ -160,48 +168,65 @@ def retime(
         )
     _check_positive("--rate", rate)
     rng = np.random.default_rng(seed)
-    firsts = _first_turns(requests) if session_starts else list(range(len(requests)))
-    num_starts = len(set(firsts))
-    drawn = iter(arrival_times_ns(kind, num_starts, rate, burstiness, rng).tolist())
-    times: list[int] = []
-    for index, first in enumerate(firsts):
-        if first == index:
-            times.append(next(drawn))
-        else:
-            times.append(times[first] + requests[index].arrival_ns - requests[first].arrival_ns)
-    if times and max(times) > MAX_NS:
+    if not session_starts:
+        return _at(requests, arrival_times_ns(kind, len(requests), rate, burstiness, rng))
+    firsts = _first_turns(requests)
+    is_first = firsts == np.arange(len(firsts))
+    given = arrivals_ns(requests)
+    times = zeros(len(firsts))
+    times[is_first] = arrival_times_ns(kind, int(is_first.sum()), rate, burstiness, rng)
+    since = given - given[firsts]
+    times[:] = times[firsts] + since
+    if len(times) and (times < since).any():  # it is beyond what 64 bits hold
         raise UsageError(f"--rate {rate:g} puts a turn beyond 292 years; raise it.")
     moved = _at(requests, times)
-    return _in_order(moved) if session_starts else moved
+    return taken(moved, np.argsort(times, kind="stable"))
 
 
-def serve_users(requests: Sequence[Request], users: int) -> Sequence[Request]:
+def serve_users(requests: Sequence[Request], users: int) -> Requests:
     """Hand the sessions, and requests without one, to users in turn.
 
     A user sends everything of one session, then at once that of the next, each request when the
     one before is answered and thought over. All start at 0.
 
+    Parameters
+    ----------
+    requests
+        Whose contents are paths of segments.
+
     Returns
     -------
     Requests in sessions named after users; one may wait for another of an earlier session.
     """
-    firsts = _first_turns(requests)
-    user_of = {first: number % users for number, first in enumerate(sorted(set(firsts)))}
-    queues: list[list[Request]] = [[] for _ in range(users)]
+    given = as_requests(requests)
+    firsts = _first_turns(given)
     # All of a session stands together, in the order of its turns.
-    for index in sorted(range(len(requests)), key=lambda index: (firsts[index], index)):
-        user = user_of[firsts[index]]
-        think_ns = requests[index].think_ns if firsts[index] != index else None
-        queues[user].append(
-            replace(
-                requests[index],
-                arrival_ns=0,
-                session_id=f"user {user}",
-                think_ns=(think_ns or 0) if queues[user] else None,
-            )
-        )
+    order = np.argsort(firsts, kind="stable")
+    begins = firsts[order] == order
+    user = (np.cumsum(begins) - 1) % users
+    place = _place_among_equals(user)
+    think_ns = np.full(len(given), -1) if given.think_ns is None else given.think_ns[order]
+    think_ns = np.where(begins, 0, np.maximum(think_ns, 0))
+    think_ns[place == 0] = -1
     # As every user's own order counts only, take one of each in turn.
-    return tuple(r for row in zip_longest(*queues) for r in row if r is not None)
+    in_turn = np.lexsort((user, place))
+    return replace(
+        given.take(order[in_turn]),
+        arrival_ns=np.zeros(len(given), dtype=np.int64),
+        sessions=(user[in_turn], [f"user {number}" for number in range(users)]),
+        think_ns=think_ns[in_turn],
+    )
+
+
+def _place_among_equals(numbers: Ints) -> Ints:
+    """Count, for each number, the equal ones before it."""
+    order = np.argsort(numbers, kind="stable")
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = numbers[order][1:] != numbers[order][:-1]
+    starts = np.flatnonzero(begins)
+    places = np.empty_like(numbers)
+    places[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    return places
 
 
 def cut_duration(
@@ -225,20 +250,31 @@ def cut_duration(
         If ``duration_s`` is not above 0.
     """
     _check_positive("--duration", duration_s)
-    arrivals = arrivals_ns(requests)
+    last_ns = math.floor(min(duration_s * 1e9, _LAST_NS))
+    starts = arrivals_ns(requests)
     if sessions:
-        arrivals = arrivals[_first_turns(requests)]
-    kept = np.flatnonzero(arrivals <= math.floor(min(duration_s * 1e9, _LAST_NS)))
-    return taken(requests, kept)
+        starts = part_of(starts, _first_turns(requests))
+    kept = Column()
+    for part in pieces(len(starts)):
+        kept.extend(np.flatnonzero(starts[part] <= last_ns) + part.start)
+    return taken(requests, kept.array)
 
 
-def _first_turns(requests: Sequence[Request]) -> list[int]:
-    """Give the index of the first turn of the session of each request; its own without one."""
-    first_of: dict[str, int] = {}
-    return [
-        index if request.session_id is None else first_of.setdefault(request.session_id, index)
-        for index, request in enumerate(requests)
-    ]
+def _first_turns(requests: Sequence[Request]) -> Ints:
+    """Give the place of the first turn of the session of each request; its own without one."""
+    numbers, names = sessions_of(requests)
+    first_of = np.full(len(names), -1, dtype=np.int64)
+    firsts = zeros(len(requests))
+    for part in pieces(len(firsts)):
+        places = np.arange(part.start, part.stop)
+        in_session = numbers[part] >= 0
+        sessions = numbers[part][in_session]
+        met, earliest = np.unique(sessions, return_index=True)
+        is_new = first_of[met] < 0
+        first_of[met[is_new]] = places[in_session][earliest[is_new]]
+        places[in_session] = first_of[sessions]
+        firsts[part] = places
+    return firsts
 
 
 def scale_rate(requests: Sequence[Request], factor: float) -> Sequence[Request]:
@@ -254,27 +290,25 @@ def scale_rate(requests: Sequence[Request], factor: float) -> Sequence[Request]:
     _check_positive("--rate-scale", factor)
     if factor == 1:
         return requests
-    if requests and requests[-1].arrival_ns / factor > MAX_NS:
+    if requests and requests[-1].arrival_ns / factor > _LAST_NS:
         raise UsageError(
             f"--rate-scale {factor:g} stretches the trace over more than 292 years, the longest"
             " time that can be simulated; raise it."
         )
-    return _at(requests, [round(time_ns / factor) for time_ns in arrivals_ns(requests).tolist()])
+    given = arrivals_ns(requests)
+    scaled = zeros(len(given))
+    for part in pieces(len(given)):
+        scaled[part] = np.rint(given[part] / factor)
+    return _at(requests, scaled)
 
 
-def _at(requests: Sequence[Request], times_ns: list[int]) -> Sequence[Request]:
+def _at(requests: Sequence[Request], times_ns: Ints) -> Sequence[Request]:
     if isinstance(requests, Requests):
-        return requests.at(np.array(times_ns, dtype=np.int64))
+        return requests.at(times_ns)
     return tuple(
         replace(request, arrival_ns=time_ns)
-        for request, time_ns in zip(requests, times_ns, strict=True)
+        for request, time_ns in zip(requests, times_ns.tolist(), strict=True)
     )
-
-
-def _in_order(requests: Sequence[Request]) -> Sequence[Request]:
-    if isinstance(requests, Requests):
-        return requests.take(np.argsort(requests.arrival_ns, kind="stable"))
-    return tuple(sorted(requests, key=lambda request: request.arrival_ns))
 
 
 def _check_burstiness(kind: str, burstiness: float) -> None:

@@ -130,24 +130,23 @@ class Requests(Sequence[Request]):
 
     def take(self, which: slice | Ints) -> Requests:
         """Give some requests, or all in another order; paths are shared with these."""
-        indices = range(len(self))[which] if isinstance(which, slice) else which.tolist()
         numbers = self.numbers
         if numbers is None and self.ids is None:
-            numbers = np.arange(len(self), dtype=np.int64)
-        sessions = self.sessions
+            numbers = places(len(self))
         return Requests(
-            self.arrival_ns[which],
-            self.num_prompt_tokens[which],
-            self.num_output_tokens[which],
-            self.first_segment[which],
-            self.num_segments[which],
+            part_of(self.arrival_ns, which),
+            part_of(self.num_prompt_tokens, which),
+            part_of(self.num_output_tokens, which),
+            part_of(self.first_segment, which),
+            part_of(self.num_segments, which),
             self.bases,
             self.ends,
-            numbers if numbers is None else numbers[which],
-            self.ids if self.ids is None else [self.ids[index] for index in indices],
-            sessions if sessions is None else (sessions[0][which], sessions[1]),
-            self.think_ns if self.think_ns is None else self.think_ns[which],
-            None if self.as_read is None else (self.as_read[0][which], self.as_read[1][which]),
+            numbers=None if numbers is None else part_of(numbers, which),
+            ids=None if self.ids is None else _some(self.ids, which),
+            sessions=self.sessions and (part_of(self.sessions[0], which), self.sessions[1]),
+            think_ns=None if self.think_ns is None else part_of(self.think_ns, which),
+            as_read=self.as_read
+            and (part_of(self.as_read[0], which), part_of(self.as_read[1], which)),
         )
 
     def by_their_rows(self) -> Requests:
@@ -160,6 +159,30 @@ class Requests(Sequence[Request]):
     def at(self, arrival_ns: Ints) -> Requests:
         """Give the same requests with other arrivals, in the order in which they stand."""
         return replace(self, arrival_ns=arrival_ns)
+
+
+def part_of(column: Ints, which: slice | Ints) -> Ints:
+    """Take some of a column, by reference if they lie side by side."""
+    if isinstance(which, slice):
+        return column[which]
+    found = zeros(len(which))
+    for part in pieces(len(which)):
+        found[part] = column[which[part]]
+    return found
+
+
+def _some(texts: Sequence[str], which: slice | Ints) -> Sequence[str]:
+    if isinstance(which, slice):
+        return texts[which]
+    return [texts[index] for index in which.tolist()]
+
+
+def places(count: int) -> Ints:
+    """Count up from 0."""
+    found = zeros(count)
+    for part in pieces(count):
+        found[part] = np.arange(part.start, part.stop)
+    return found
 
 
 def kv_tokens(num_prompt_tokens: Ints, num_output_tokens: Ints) -> Ints:
@@ -184,11 +207,6 @@ def as_requests(requests: Sequence[Request]) -> Requests:
     contents = [request.content for request in requests]
     paths = [content for content in contents if isinstance(content, Segments)]
     assert len(paths) == len(contents)
-    number_of: dict[str, int] = {}
-    sessions = [
-        -1 if r.session_id is None else number_of.setdefault(r.session_id, len(number_of))
-        for r in requests
-    ]
     counts = np.array([len(content.bases) for content in paths], dtype=np.int64)
     nothing = np.zeros(0, dtype=np.int64)
     return Requests(
@@ -200,7 +218,7 @@ def as_requests(requests: Sequence[Request]) -> Requests:
         np.concatenate([nothing, *(content.bases for content in paths)]),
         np.concatenate([nothing, *(content.ends for content in paths)]),
         ids=[request.request_id for request in requests],
-        sessions=(np.array(sessions, dtype=np.int64), list(number_of)),
+        sessions=sessions_of(requests),
         think_ns=np.array([-1 if r.think_ns is None else r.think_ns for r in requests], np.int64),
     )
 
@@ -224,6 +242,18 @@ def arrivals_ns(requests: Sequence[Request]) -> Ints:
     if isinstance(requests, Requests):
         return requests.arrival_ns
     return np.array([request.arrival_ns for request in requests], dtype=np.int64)
+
+
+def sessions_of(requests: Sequence[Request]) -> tuple[Ints, Sequence[str]]:
+    """Give each one's session by number, shape ``(requests,)``, -1 for none; and their names."""
+    if isinstance(requests, Requests):
+        return requests.sessions or (requests.session_numbers(slice(None)), ())
+    number_of: dict[str, int] = {}
+    numbers = [
+        -1 if r.session_id is None else number_of.setdefault(r.session_id, len(number_of))
+        for r in requests
+    ]
+    return np.array(numbers, dtype=np.int64), list(number_of)
 
 
 def num_sessions(requests: Sequence[Request]) -> int:

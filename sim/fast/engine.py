@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sim.engine import EventLoop, Process, Reuse
 from sim.errors import UsageError
 from sim.fast import kernel
-from sim.fast.keys import column, key_runs, no_keys
+from sim.fast.keys import key_runs, no_keys
 from sim.fast.record import FastRecord
-from sim.fast.state import Rules, State, is_too_large, make_state, num_kv_tokens
+from sim.fast.state import Rules, State, is_too_large, make_state
+from sim.in_columns import column, kv_tokens
 from sim.mapped import Column, pieces, zeros
 from sim.turn_order import NONE
 from sim.types import Request
@@ -65,8 +66,8 @@ class FastEngine(EventLoop):
         keyed = prompt
         if self._reuse == "all":
             keyed = zeros(len(prompt))
-            for part in pieces(len(prompt)):
-                keyed[part] = num_kv_tokens(prompt[part], output[part])
+            for part, some in zip(pieces(len(prompt)), kv_tokens(self._requests), strict=True):
+                keyed[part] = some
         keys = (
             key_runs(self._requests, keyed, self._rules.block_size)
             if self._rules.caches

@@ -20,7 +20,7 @@ from sim.types import Request
 Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 
-_AT_ONCE = 1 << 17
+_AT_ONCE = 1 << 16
 """Requests whose segments are laid out at a time."""
 
 
@@ -49,14 +49,6 @@ class KeyRuns:
     first_run: Ints
     run_stop: Ints32
     run_shift: Ints
-
-
-def column(requests: Sequence[Request], name: str) -> Ints:
-    """Lay out a number of each request; whoever keeps requests in columns has it already."""
-    found = getattr(requests, name, None)
-    if found is None:
-        found = [getattr(request, name) for request in requests]
-    return np.asarray(found, dtype=np.int64)
 
 
 def no_keys(num_requests: int) -> KeyRuns:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.fast.state import NONE, Rules, State, is_too_large, num_needed_blocks
-from sim.recorder import OF_TIERS, UNKNOWN, RequestColumns, StepRows, names_of, rejection
+from sim.in_columns import names_of
+from sim.recorder import OF_TIERS, UNKNOWN, RequestColumns, StepRows, rejection
 from sim.types import Request
 
 Ints = NDArray[np.int64]

@@ -291,16 +291,11 @@ def _table_size(rules: Rules, seqs: Records, num_running: int) -> int:
     return largest + max(largest // 2, int(sizes.max()))
 
 
-def num_kv_tokens(num_prompt_tokens: Ints, num_output_tokens: Ints) -> Ints:
-    """Count the tokens whose KV is computed by the end, see `sim.types.Request`."""
-    tokens: Ints = num_prompt_tokens + np.maximum(num_output_tokens - 1, 0)
-    return tokens
-
-
 def num_needed_blocks(rules: Rules, seqs: Records) -> Ints:
     """Count the blocks that sequences fill by their end."""
-    prompt = seqs["num_prompt_tokens"]
-    blocks: Ints = -(-num_kv_tokens(prompt, seqs["num_total_tokens"] - prompt) // rules.block_size)
+    # The last token of an answer has none.
+    num_tokens = np.maximum(seqs["num_total_tokens"] - 1, seqs["num_prompt_tokens"])
+    blocks: Ints = -(-num_tokens // rules.block_size)
     return blocks
 
 

@@ -1,0 +1,48 @@
+"""What is asked of many requests, be they objects or kept in columns.
+
+Whoever keeps requests in columns (`workloads.requests.Requests`) answers without making objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.mapped import pieces
+from sim.types import Request
+
+Ints = NDArray[np.int64]
+
+
+def column(requests: Sequence[Request], name: str) -> Ints:
+    """Lay out a number of each request, shape ``(requests,)``."""
+    found = getattr(requests, name, None)
+    if found is None:
+        found = [getattr(request, name) for request in requests]
+    return np.asarray(found, dtype=np.int64)
+
+
+def numbers_of(requests: Sequence[Request], name: str, which: Ints) -> Ints:
+    """Lay out a number of some requests, by their places."""
+    found = getattr(requests, name, None)
+    if found is not None:
+        in_columns: Ints = found[which]
+        return in_columns
+    return np.array([getattr(requests[index], name) for index in which.tolist()], dtype=np.int64)
+
+
+def names_of(requests: Sequence[Request], which: Ints) -> list[str]:
+    """List the ids of some requests, by their places."""
+    if hasattr(requests, "names"):
+        in_columns: list[str] = requests.names(which)
+        return in_columns
+    return [requests[index].request_id for index in which.tolist()]
+
+
+def kv_tokens(requests: Sequence[Request]) -> Iterator[Ints]:
+    """Yield how many tokens have KV by the end, of some requests after the other."""
+    prompt, output = (column(requests, f"num_{what}_tokens") for what in ("prompt", "output"))
+    for part in pieces(len(prompt)):
+        yield prompt[part] + np.maximum(output[part] - 1, 0)
