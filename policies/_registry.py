@@ -42,7 +42,8 @@ def load(name: str) -> type[Allocator]:
         No such policy, module or class, or the class is no allocator.
     """
     if ":" not in name:
-        if name not in names():
+        is_loaded = f"policies.{name}" in sys.modules and name[:1] != "_"
+        if not is_loaded and name not in names():  # which looks into the folder
             raise UsageError(
                 f"--policy {name!r} is not a policy: choose one of {', '.join(names())}, or name "
                 "your own class as package.module:Class."

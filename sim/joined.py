@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 
@@ -35,8 +36,13 @@ def _join(parts: Iterator[pa.Table], parquet: Path, csv: Path, *, quoting: str) 
     with csv.open("wb") as file, pq.ParquetWriter(parquet, schema) as parquet_writer:
         file.write(",".join(schema.names).encode() + b"\n")
         # pandas writes the same, but for 0.0 in place of 0, in ten times the time.
-        with pa.csv.CSVWriter(file, schema, write_options=options) as csv_writer:
+        with (
+            pa.csv.CSVWriter(file, schema, write_options=options) as csv_writer,
+            ThreadPoolExecutor(1) as beside,
+        ):
             for table in chain([first], parts):
                 same = table.select(schema.names).cast(schema)
+                # Arrow lets other threads run while it works.
+                in_csv = beside.submit(csv_writer.write_table, same)
                 parquet_writer.write_table(same)
-                csv_writer.write_table(same)
+                in_csv.result()

@@ -77,17 +77,15 @@ def request_data(recorder: Recorded, part: slice) -> dict[str, Any]:
 
 def step_table(recorder: Recorded, run_id: str, part: slice = slice(None)) -> pd.DataFrame:
     """Lay out one row per step, empty where steps were not kept; of some steps, if asked to."""
+    data = step_data(recorder, part)
+    return make_frame("steps", {"run_id": [run_id] * len(data["start_s"]), **data})
+
+
+def step_data(recorder: Recorded, part: slice) -> dict[str, Any]:
+    """Compute the columns of the table of steps, all but the run's id, for some steps."""
     columns = recorder.step_columns(part)
     start, duration = columns.pop("start_ns"), columns.pop("duration_ns")
-    return make_frame(
-        "steps",
-        {
-            "run_id": [run_id] * len(start),
-            "start_s": start / 1e9,
-            "duration_ms": duration / 1e6,
-            **columns,
-        },
-    )
+    return {"start_s": start / 1e9, "duration_ms": duration / 1e6, **columns}
 
 
 def summarize(recorder: Recorded, block_size: int, *, has_prefix_info: bool) -> dict[str, Any]:

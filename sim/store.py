@@ -8,15 +8,14 @@ same runs give the same bytes. ``sweeps/`` notes which runs each sweep is to mak
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -28,9 +27,8 @@ from sim.errors import UsageError
 from sim.experiment import Run
 from sim.identity import VERSION
 from sim.joined import join
-from sim.jsonable import without_nan
-from sim.mapped import pieces
-from sim.results import AT_ONCE, make_frame, request_table, step_table
+from sim.results import make_frame
+from sim.run_files import put
 
 _ORDER = [
     "workload",
@@ -69,58 +67,6 @@ _LATER = {
     **_OF_TIERS,
 }
 """Columns that results of earlier releases lack, and what they are read as."""
-
-
-def files_of(run: Run) -> dict[str, bytes]:
-    """Make the files that keep a run, by their names."""
-    files: dict[str, io.BytesIO] = {}
-
-    @contextmanager
-    def in_memory(name: str) -> Iterator[BinaryIO]:
-        files[name] = io.BytesIO()
-        yield files[name]
-
-    _put(run, in_memory)
-    return {name: file.getvalue() for name, file in files.items()}
-
-
-def _put(run: Run, create: Callable[[str], AbstractContextManager[BinaryIO]]) -> None:
-    """Write the files that keep a run, a part of a table at a time.
-
-    Parameters
-    ----------
-    create
-        Opens a file of a name, for writing.
-    """
-    recorded = run.recorded
-    tables = {
-        "requests": (recorded.num_requests, request_table),
-        "steps": (recorded.num_kept_steps, step_table),
-    }
-    for name, (num_rows, lay_out) in tables.items():
-        if not num_rows and name == "steps":
-            continue
-        parts = list(pieces(num_rows, AT_ONCE)) or [slice(0, 0)]
-        frames = (lay_out(recorded, run.run_id, part) for part in parts)
-        with create(f"{name}.parquet") as file:
-            _write_parquet(file, frames)
-    record = {
-        "run_id": run.run_id,
-        "version": VERSION,
-        "config": run.config.to_dict(),
-        "summary": without_nan(run.summary),
-        "warnings": run.warnings,
-    }
-    with create("run.json") as file:
-        file.write((json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
-
-
-def _write_parquet(file: BinaryIO, frames: Iterator[pd.DataFrame]) -> None:
-    first = pa.Table.from_pandas(next(frames), preserve_index=False)
-    with pq.ParquetWriter(file, first.schema) as writer:
-        writer.write_table(first)
-        for frame in frames:
-            writer.write_table(pa.Table.from_pandas(frame, first.schema, preserve_index=False))
 
 
 class ResultStore:
@@ -189,10 +135,10 @@ class ResultStore:
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""
         with self._new(run.run_id) as folder:
-            _put(run, lambda name: (folder / name).open("wb"))
+            put(run, lambda name: (folder / name).open("wb"))
 
     def write_files(self, run_id: str, files: Mapping[str, bytes]) -> None:
-        """Keep a run that was done elsewhere, by its `files_of`."""
+        """Keep a run that was done elsewhere, by its `sim.run_files.files_of`."""
         with self._new(run_id) as folder:
             for name, data in files.items():
                 (folder / name).write_bytes(data)

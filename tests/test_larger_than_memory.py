@@ -68,7 +68,7 @@ def test_a_run_in_files_writes_the_same(engine, settings, trace, tmp_path, monke
     monkeypatch.setattr("sim.mapped.LARGE", 1)
     monkeypatch.setattr("sim.mapped.AT_ONCE", 7)
     monkeypatch.setattr("sim.fast.keys._AT_ONCE", 5)
-    for module in ("results", "experiment", "store"):
+    for module in ("results", "experiment", "run_files"):
         monkeypatch.setattr(f"sim.{module}.AT_ONCE", 11)
     # The other's workload is kept.
     monkeypatch.setattr("sim.experiment._load_workload", unkept)

@@ -20,7 +20,7 @@ from sim.config import RunConfig
 from sim.errors import FAILURES, UsageError, told
 from sim.experiment import Inputs, Run, load_workload, run
 from sim.overhead import OverheadProfile
-from sim.store import files_of
+from sim.run_files import files_of
 from sim.types import CostModel, SequenceCost
 from workloads import Columns, Workload, from_columns
 
