@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from sim.errors import UsageError
 
 LARGE = 4 << 20
 """Bytes from which on an array lies in a file."""
+AT_ONCE = 1 << 18
+"""Numbers that are worked on at a time where a whole array is made anew."""
 
 
 def zeros(count: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
@@ -43,6 +45,26 @@ def copy(values: NDArray[Any]) -> NDArray[Any]:
     copied = zeros(len(values), values.dtype)
     copied[:] = values
     return copied
+
+
+def filled(
+    count: int, make: Callable[[slice], NDArray[Any]], dtype: DTypeLike = np.int64
+) -> NDArray[Any]:
+    """Make an array piece by piece, in a file if it is large.
+
+    Parameters
+    ----------
+    count
+        Its length.
+    make
+        Gives the numbers of a slice. What it works on in between is as short.
+    dtype
+        Of the numbers.
+    """
+    made = zeros(count, dtype)
+    for part in pieces(count, AT_ONCE):
+        made[part] = make(part)
+    return made
 
 
 def new_file() -> IO[bytes]:

@@ -8,6 +8,7 @@ from typing import overload
 
 import numpy as np
 
+from sim.mapped import AT_ONCE, filled, pieces, zeros
 from sim.types import Request
 from workloads.content import Ints, Segments
 
@@ -56,7 +57,8 @@ class Requests(Sequence[Request]):
     @property
     def num_kv_tokens(self) -> Ints:
         """Tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
-        return self.num_prompt_tokens + np.maximum(self.num_output_tokens - 1, 0)
+        prompts, outputs = self.num_prompt_tokens, self.num_output_tokens
+        return filled(len(self), lambda part: prompts[part] + np.maximum(outputs[part] - 1, 0))
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -120,24 +122,26 @@ class Requests(Sequence[Request]):
 
     def take(self, which: slice | Ints) -> Requests:
         """Give some requests, or all in another order; paths are shared with these."""
-        indices = range(len(self))[which] if isinstance(which, slice) else which.tolist()
-        numbers = self.numbers
+        indices = range(len(self))[which] if isinstance(which, slice) else which
+        numbers = None if self.numbers is None else _taken(self.numbers, which)
         if numbers is None and self.ids is None:
-            numbers = np.arange(len(self), dtype=np.int64)
+            numbers = np.arange(*which.indices(len(self))) if isinstance(which, slice) else which
         sessions = self.sessions
         return Requests(
-            self.arrival_ns[which],
-            self.num_prompt_tokens[which],
-            self.num_output_tokens[which],
-            self.first_segment[which],
-            self.num_segments[which],
+            _taken(self.arrival_ns, which),
+            _taken(self.num_prompt_tokens, which),
+            _taken(self.num_output_tokens, which),
+            _taken(self.first_segment, which),
+            _taken(self.num_segments, which),
             self.bases,
             self.ends,
-            numbers if numbers is None else numbers[which],
+            numbers,
             self.ids if self.ids is None else [self.ids[index] for index in indices],
-            sessions if sessions is None else (sessions[0][which], sessions[1]),
-            self.think_ns if self.think_ns is None else self.think_ns[which],
-            None if self.as_read is None else (self.as_read[0][which], self.as_read[1][which]),
+            sessions if sessions is None else (_taken(sessions[0], which), sessions[1]),
+            self.think_ns if self.think_ns is None else _taken(self.think_ns, which),
+            None
+            if self.as_read is None
+            else (_taken(self.as_read[0], which), _taken(self.as_read[1], which)),
         )
 
     def by_their_rows(self) -> Requests:
@@ -150,6 +154,12 @@ class Requests(Sequence[Request]):
     def at(self, arrival_ns: Ints) -> Requests:
         """Give the same requests with other arrivals, in the order in which they stand."""
         return replace(self, arrival_ns=arrival_ns)
+
+
+def _taken(column: Ints, which: slice | Ints) -> Ints:
+    if isinstance(which, slice):
+        return column[which]
+    return filled(len(which), lambda part: column[which[part]])
 
 
 def as_requests(requests: Sequence[Request]) -> Requests:
@@ -206,5 +216,9 @@ def num_sessions(requests: Sequence[Request]) -> int:
     if isinstance(requests, Requests):
         if requests.sessions is None:
             return 0
-        return int((np.unique(requests.sessions[0]) >= 0).sum())
+        numbers, names = requests.sessions
+        is_used = zeros(len(names), np.bool_)
+        for part in pieces(len(numbers), AT_ONCE):
+            is_used[numbers[part][numbers[part] >= 0]] = True
+        return int(is_used.sum())
     return len({request.session_id for request in requests} - {None})
