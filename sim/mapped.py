@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -49,6 +49,26 @@ def copy(values: NDArray[Any]) -> NDArray[Any]:
     copied = zeros(len(values), values.dtype)
     copied[:] = values
     return copied
+
+
+def filled(
+    count: int, make: Callable[[slice], NDArray[Any]], dtype: DTypeLike = np.int64
+) -> NDArray[Any]:
+    """Make an array piece by piece, in a file if it is large.
+
+    Parameters
+    ----------
+    count
+        Its length.
+    make
+        Gives the numbers of a slice. What it works on in between is as short.
+    dtype
+        Of the numbers.
+    """
+    made = zeros(count, dtype)
+    for part in pieces(count):
+        made[part] = make(part)
+    return made
 
 
 def new_file() -> IO[bytes]:

@@ -31,6 +31,7 @@ from sim.reporting.recommended import CurveFacts
 from sim.reporting.tables import table_of_curve, table_of_workload
 from sim.store import ResultStore
 from workloads import MEANINGS, Workload, describe
+from workloads.describe import reuse_gaps
 from workloads.structure import sharing
 
 POLICIES = ("none", "vllm_v0", "vllm_v1")
@@ -278,8 +279,9 @@ class Reporter:
 
     def _page(self, figures: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a figure
         timed = self._timed()
-        gaps_ns = sharing(timed.requests).gap_ns.tolist() if timed.has_prefix_info else []
-        return workload_page(timed.requests, figures, [gap / 1e9 for gap in gaps_ns if gap >= 0])
+        has_gaps = timed.has_prefix_info
+        gaps_s = reuse_gaps(sharing(timed.requests).gap_ns, 1e9) if has_gaps else ()
+        return workload_page(timed.requests, figures, gaps_s)
 
 
 def curve_facts(curves: Curves, gpu_tokens: int, gpu_name: str) -> CurveFacts:

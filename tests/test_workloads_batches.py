@@ -239,7 +239,7 @@ def test_a_folder_without_room_is_named(monkeypatch):
 
 @pytest.mark.parametrize("at_once", [3, 10**6])
 def test_repeated_numbers_are_counted_in_parts_too(at_once, monkeypatch):
-    monkeypatch.setattr("workloads.tree.AT_ONCE", at_once)
+    monkeypatch.setattr("sim.mapped.AT_ONCE", at_once)
     ids = np.array([5, -1, 5, 2**62, 7, -1, 5, 2**62 + 1, 9], dtype=np.int64)
     assert num_repeated(ids) == 2
     assert num_repeated(ids[:0]) == 0

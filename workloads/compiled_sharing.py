@@ -7,113 +7,158 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.mapped import filled, zeros
 from workloads.compiling import entry
 from workloads.content import Ints
 from workloads.requests import Requests
-from workloads.segment_rows import parts_of
+from workloads.segment_rows import bases_of, parts_of, rows_of
 
 NOBODY = -1
 
 
 class Found(NamedTuple):
-    """Fields of `workloads.structure.Sharing`, and where the deepest segment had begins."""
+    """Fields of `workloads.structure.Sharing`."""
 
     shared: Ints
     common: Ints
     is_repeat: NDArray[np.bool_]
     gap_ns: Ints
     gap_tokens: Ints
-    deepest: Ints
+
+
+class Seen(NamedTuple):
+    """Of each segment, what `workloads.structure._Use` keeps; shape ``(segments,)``.
+
+    Attributes
+    ----------
+    owner
+        Who had most of it; `NOBODY` where nobody has had it yet.
+    most, most_of_others, most_in_prompts
+        Tokens that the owner, another one, and any prompt had of it.
+    latest
+        Its last use; -1 for none.
+    """
+
+    owner: Ints
+    most: Ints
+    most_of_others: Ints
+    most_in_prompts: Ints
+    latest: Ints
+
+
+class Uses(NamedTuple):
+    """Of each segment of each request, in order; shape ``(uses,)``.
+
+    Attributes
+    ----------
+    request
+        Whose it is.
+    had
+        Its tokens.
+    before
+        The use of the same segment before it that had more tokens; -1 for none.
+    """
+
+    request: Ints
+    had: Ints
+    before: Ints
 
 
 def find_sharing(requests: Requests) -> Found:
-    """Find what each prompt shares with earlier requests; a part of all segments at a time."""
+    """Find what each prompt shares with earlier requests; some requests at a time."""
     count = len(requests)
-    found = Found(
-        np.zeros(count, dtype=np.int64),
-        np.zeros(count, dtype=np.int64),
-        np.zeros(count, dtype=np.bool_),
-        np.full(count, -1, dtype=np.int64),
-        np.full(count, -1, dtype=np.int64),
-        np.full(count, -1, dtype=np.int64),
-    )
-    owners = np.arange(count, dtype=np.int64)
-    if requests.sessions is not None:
-        numbers, names = requests.sessions
-        owners = np.where(numbers >= 0, numbers, owners + len(names))
-    prompts = requests.num_prompt_tokens
-    upto = np.cumsum(prompts)
-    for rows in parts_of(requests, requests.num_kv_tokens):
-        order = np.argsort(rows.bases, kind="stable")
+    found = Found(zeros(count), zeros(count), zeros(count, np.bool_), zeros(count), zeros(count))
+    found.gap_ns.fill(-1)
+    found.gap_tokens.fill(-1)
+    owners = filled(count, lambda part: _owners(requests, part))
+    upto = zeros(count)
+    np.cumsum(requests.num_prompt_tokens, out=upto)
+    stops = requests.num_kv_tokens
+    bases = bases_of(requests, stops)
+    seen = Seen(*(zeros(len(bases)) for _ in Seen._fields))
+    seen.owner.fill(NOBODY)
+    seen.latest.fill(-1)
+    uses = Uses(*(zeros(int(requests.num_segments.sum())) for _ in Uses._fields))
+    num_uses = 0
+    for part in parts_of(requests):
+        rows = rows_of(requests, stops, part)
         _scan(
-            order,
+            np.searchsorted(bases, rows.bases),
             rows.request,
-            rows.bases,
             rows.starts,
             rows.ends,
             owners,
             requests.arrival_ns,
-            prompts,
+            requests.num_prompt_tokens,
             upto,
+            num_uses,
+            uses,
+            seen,
             found,
         )
+        num_uses += len(rows.bases)
     return found
+
+
+def _owners(requests: Requests, part: slice) -> Ints:
+    """Give the session of each of some requests; one without a session is a session of its own."""
+    own = np.arange(part.start, part.stop)
+    if requests.sessions is None:
+        return own
+    numbers, names = requests.sessions
+    return np.where(numbers[part] >= 0, numbers[part], own + len(names))
 
 
 @entry
 def _scan(
-    order: Ints,
+    segments: Ints,
     request: Ints,
-    bases: Ints,
     starts: Ints,
     ends: Ints,
     owners: Ints,
     arrivals_ns: Ints,
     prompts: Ints,
     upto: Ints,
+    first_use: int,
+    uses: Uses,
+    seen: Seen,
     found: Found,
 ) -> None:
-    """Go through the uses of each segment in turn; ``upto`` sums the prompts so far."""
-    seen = False
-    # Most tokens that were had of the segment, by two different owners; as `structure._Use`.
-    owner, most, most_of_others, most_in_prompts = NOBODY, 0, 0, 0
-    # Uses that no later one covers, fewer tokens the later; as `structure._Use.latest`.
-    latest, had, num_latest = np.empty_like(order), np.empty_like(order), 0
-    for index in range(len(order)):
-        row = order[index]
-        if index == 0 or bases[row] != bases[order[index - 1]]:
-            seen = False
-        one, start, end = request[row], starts[row], ends[row]
+    """Go through the segments of some requests in order; ``upto`` sums the prompts so far."""
+    for row in range(len(segments)):
+        segment, one, start, end = segments[row], request[row], starts[row], ends[row]
         length, prompt, mine = end - start, prompts[one], owners[one]
-        if seen and start < prompt:
+        owner, most = seen.owner[segment], seen.most[segment]
+        if owner != NOBODY and start < prompt:
+            # The deepest segment that was had comes last, and goes furthest.
             reach = min(start + min(length, most), prompt)
-            found.shared[one] = max(found.shared[one], reach)
-            if start > found.deepest[one]:
-                found.deepest[one] = start
-                place = num_latest - 1
-                while had[place] < reach - start:
-                    place -= 1
-                last = latest[place]
-                found.gap_ns[one] = arrivals_ns[one] - arrivals_ns[last]
-                found.gap_tokens[one] = upto[one] - prompt - upto[last]
-            by_others = most_of_others if mine == owner else most
+            found.shared[one] = reach
+            use = seen.latest[segment]
+            while uses.had[use] < reach - start:
+                use = uses.before[use]
+            last = uses.request[use]
+            found.gap_ns[one] = arrivals_ns[one] - arrivals_ns[last]
+            found.gap_tokens[one] = upto[one] - prompt - upto[last]
+            by_others = seen.most_of_others[segment] if mine == owner else most
             if by_others:
-                reach = min(start + min(length, by_others), prompt)
-                found.common[one] = max(found.common[one], reach)
-            if end >= prompt and most_in_prompts >= prompt - start:
+                found.common[one] = min(start + min(length, by_others), prompt)
+            if end >= prompt and seen.most_in_prompts[segment] >= prompt - start:
                 found.is_repeat[one] = True
-        if not seen:
-            seen = True
-            owner, most, most_of_others, most_in_prompts, num_latest = mine, length, 0, 0, 0
+        if owner == NOBODY:
+            seen.owner[segment], seen.most[segment] = mine, length
         elif mine == owner:
-            most = max(most, length)
+            seen.most[segment] = max(most, length)
         elif length > most:
-            most_of_others = most
-            owner, most = mine, length
-        elif length > most_of_others:
-            most_of_others = length
-        most_in_prompts = max(most_in_prompts, min(length, prompt - start))
-        while num_latest and had[num_latest - 1] <= length:
-            num_latest -= 1
-        latest[num_latest], had[num_latest] = one, length
-        num_latest += 1
+            seen.most_of_others[segment] = most
+            seen.owner[segment], seen.most[segment] = mine, length
+        elif length > seen.most_of_others[segment]:
+            seen.most_of_others[segment] = length
+        in_prompt = min(length, prompt - start)
+        seen.most_in_prompts[segment] = max(seen.most_in_prompts[segment], in_prompt)
+        # Uses that this one covers are not looked at again.
+        before = seen.latest[segment]
+        while before >= 0 and uses.had[before] <= length:
+            before = uses.before[before]
+        this = first_use + row
+        uses.request[this], uses.had[this], uses.before[this] = one, length, before
+        seen.latest[segment] = this

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sim.mapped import Column, copy, filled, pieces
 from workloads.identity_blocks import identity_blocks
 from workloads.requests import arrivals_ns, num_sessions, output_tokens, prompt_tokens
 from workloads.reuse import Ints, cached_tokens, shared_prefix_tokens
 from workloads.structure import Sharing, popularity, sharing, tree_shape
 from workloads.workload import Workload
 
+Floats = NDArray[np.float64]
 Value = str | int | float | bool | None
 
 _OF_PROMPTS = "share of all prompt tokens that an infinite cache hits"
@@ -118,13 +122,14 @@ def describe(workload: Workload, block_size: int) -> dict[str, Value]:
         **_lengths("prompt_tokens", prompts),
         **_lengths("output_tokens", outputs),
         **_arrivals(arrivals_ns(requests)),
-        "num_prompt_blocks": int((prompts // block_size).sum()),
+        "num_prompt_blocks": _total(len(prompts), lambda part: prompts[part] // block_size),
         **_sharing(workload, prompts, block_size),
     }
 
 
 def _lengths(name: str, lengths: Ints) -> dict[str, Value]:
-    p50, p90, p99 = np.percentile(lengths, [50, 90, 99]).tolist()
+    ordered = copy(lengths)  # and no other copy, so that a large one lies in a file
+    p50, p90, p99 = np.percentile(ordered, [50, 90, 99], overwrite_input=True).tolist()
     return {
         f"{name}_total": int(lengths.sum()),
         f"{name}_mean": float(lengths.mean()),
@@ -136,41 +141,54 @@ def _lengths(name: str, lengths: Ints) -> dict[str, Value]:
 
 
 def _arrivals(times_ns: Ints) -> dict[str, Value]:
-    gaps = np.diff(times_ns)
+    gaps = filled(len(times_ns) - 1, lambda part: np.diff(times_ns[part.start : part.stop + 1]))
     duration_s = int(times_ns[-1] - times_ns[0]) / 1e9
     timed = duration_s > 0
     return {
         "duration_s": duration_s,
         "mean_rate_per_s": len(gaps) / duration_s if timed else None,
-        "arrival_gap_cv": float(gaps.std() / gaps.mean()) if timed else None,
+        "arrival_gap_cv": _deviation(gaps) / float(gaps.mean()) if timed else None,
     }
+
+
+def _deviation(values: Ints) -> float:
+    """Compute the standard deviation, as numpy has it, over a large file."""
+    mean = values.mean()
+    squares = filled(len(values), lambda part: values[part] - mean, np.float64)
+    squares *= squares
+    return math.sqrt(squares.mean())
 
 
 def _sharing(workload: Workload, prompts: Ints, block_size: int) -> Mapping[str, Value]:
     if not workload.has_prefix_info:
         return dict.fromkeys(_SHARING)
     shared = shared_prefix_tokens(workload.requests)
-    by_ids = identity_blocks(workload.requests, workload.identity_block_size)
-    num_prompt_blocks = int((prompts // block_size).sum())
-    engine = cached_tokens(prompts, shared, block_size)
-    whole = shared // block_size * block_size
+    by_ids = identity_blocks(workload.requests, workload.identity_block_size, shared)
+    count = len(prompts)
+    num_tokens = int(prompts.sum())
+    num_blocks = _total(count, lambda part: prompts[part] // block_size)
+    num_shared_blocks = _total(count, lambda part: shared[part] // block_size)
+    engine = filled(count, lambda part: cached_tokens(prompts[part], shared[part], block_size))
+    rates = filled(count, lambda part: engine[part] / prompts[part], np.float64)
     found = sharing(workload.requests)
+    num_with_outputs = _total(
+        count, lambda part: cached_tokens(prompts[part], found.shared[part], block_size)
+    )
+    num_identity_blocks = int(by_ids.num_blocks.sum())
     partial = by_ids.num_hit_tokens
-    half = len(prompts) // 2
+    half = count // 2
     return {
-        "num_distinct_prompt_blocks": num_prompt_blocks - int((shared // block_size).sum()),
-        "num_identity_blocks": int(by_ids.num_blocks.sum()),
-        "num_distinct_identity_blocks": int((by_ids.num_blocks - by_ids.num_hit_blocks).sum()),
+        "num_distinct_prompt_blocks": num_blocks - num_shared_blocks,
+        "num_identity_blocks": num_identity_blocks,
+        "num_distinct_identity_blocks": num_identity_blocks - int(by_ids.num_hit_blocks.sum()),
         "identity_block_hit_rate": _share(by_ids.num_hit_blocks, by_ids.num_blocks),
-        "working_set_tokens": workload.num_distinct_prompt_tokens,
+        "working_set_tokens": num_tokens - int(shared.sum()),
         "infinite_hit_rate": _share(engine, prompts),
-        "infinite_hit_rate_with_outputs": _share(
-            cached_tokens(prompts, found.shared, block_size), prompts
-        ),
-        "infinite_hit_rate_whole_prompt": _share(whole, prompts),
+        "infinite_hit_rate_with_outputs": num_with_outputs / num_tokens,
+        "infinite_hit_rate_whole_prompt": num_shared_blocks * block_size / num_tokens,
         "infinite_hit_rate_partial": _share(partial, prompts),
-        "infinite_block_hit_rate": _share(shared // block_size, prompts // block_size),
-        "mean_request_hit_rate": float((engine / prompts).mean()),
+        "infinite_block_hit_rate": num_shared_blocks / num_blocks if num_blocks else None,
+        "mean_request_hit_rate": float(rates.mean()),
         "infinite_hit_rate_last_half": _share(engine[half:], prompts[half:]),
         "infinite_hit_rate_partial_last_half": _share(partial[half:], prompts[half:]),
         **_sources(found),
@@ -184,24 +202,31 @@ _SHARING = tuple(MEANINGS)[tuple(MEANINGS).index("num_distinct_prompt_blocks") :
 
 def _sources(found: Sharing) -> dict[str, Value]:
     total = int(found.shared.sum())
-    repeats = int(found.shared[found.is_repeat].sum())
-    common = int(found.common[~found.is_repeat].sum())
+    repeats = int(found.shared.sum(where=found.is_repeat))
+    common = int(found.common.sum()) - int(found.common.sum(where=found.is_repeat))
     parts = (repeats, common, total - repeats - common)
     names = ("hit_share_repeats", "hit_share_between_sessions", "hit_share_earlier_turns")
     return {name: part / total if total else None for name, part in zip(names, parts, strict=True)}
 
 
 def _gaps(found: Sharing, block_size: int) -> dict[str, Value]:
-    reused = found.gap_ns >= 0
     figures: dict[str, Value] = {}
     for name, gaps in (
-        ("reuse_gap_s", found.gap_ns[reused] / 1e9),
-        ("reuse_gap_blocks", found.gap_tokens[reused] / block_size),
+        ("reuse_gap_s", reuse_gaps(found.gap_ns, 1e9)),
+        ("reuse_gap_blocks", reuse_gaps(found.gap_tokens, block_size)),
     ):
         for percentile in (50, 90):
-            value = float(np.percentile(gaps, percentile)) if len(gaps) else None
-            figures[f"{name}_p{percentile}"] = value
+            value = np.percentile(gaps, percentile, overwrite_input=True) if len(gaps) else None
+            figures[f"{name}_p{percentile}"] = None if value is None else float(value)
     return figures
+
+
+def reuse_gaps(gaps: Ints, unit: float) -> Floats:
+    """Give the gaps of `Sharing` that there are, in a unit of their own."""
+    found = Column(dtype=np.float64)
+    for part in pieces(len(gaps)):
+        found.extend(gaps[part][gaps[part] >= 0] / unit)
+    return found.array
 
 
 def _tree(workload: Workload, block_size: int) -> dict[str, Value]:
@@ -224,3 +249,8 @@ def _tree(workload: Workload, block_size: int) -> dict[str, Value]:
 def _share(part: Ints, whole: Ints) -> float | None:
     total = int(whole.sum())
     return int(part.sum()) / total if total else None
+
+
+def _total(count: int, make: Callable[[slice], Ints]) -> int:
+    """Sum what is made of so many numbers, a piece at a time."""
+    return sum(int(make(part).sum()) for part in pieces(count))

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.mapped import pieces
+from sim.mapped import zeros
 from sim.types import Request
 from workloads.content import Ints, Segments, path
 from workloads.requests import Requests
 from workloads.reuse import shared_prefix_tokens
-
-_AT_ONCE = 1 << 16
-"""Requests that are looked at together."""
+from workloads.segment_rows import parts_of, rows_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,9 @@ class IdentityBlocks:
     num_hit_tokens: Ints
 
 
-def identity_blocks(requests: Sequence[Request], block_size: int) -> IdentityBlocks:
+def identity_blocks(
+    requests: Sequence[Request], block_size: int, shared: Ints | None = None
+) -> IdentityBlocks:
     """Count blocks of identity, and those that an earlier prompt had.
 
     Parameters
@@ -50,9 +50,14 @@ def identity_blocks(requests: Sequence[Request], block_size: int) -> IdentityBlo
         In order of arrival, taken one after the other.
     block_size
         Tokens that an id stands for.
+    shared
+        Their `shared_prefix_tokens`, where they are known; they hold where no request was told
+        more than its own row says.
     """
-    requests = _as_read(requests)
-    shared = shared_prefix_tokens(requests)
+    rows = _as_read(requests)
+    if shared is None or rows is not requests:
+        shared = shared_prefix_tokens(rows)
+    requests = rows
     prompts = (
         np.fromiter((request.num_prompt_tokens for request in requests), np.int64, len(requests))
         if not isinstance(requests, Requests)
@@ -89,25 +94,18 @@ def _of_one(request: Request, num_shared: int, block_size: int) -> tuple[int, in
 
 def _of_columns(requests: Requests, shared: Ints, block_size: int) -> IdentityBlocks:
     """Do what `_of_one` does, for many requests at once."""
-    found = IdentityBlocks(*(np.zeros(len(requests), dtype=np.int64) for _ in range(3)))
-    for part in pieces(len(requests), _AT_ONCE):
-        counts = requests.num_segments[part]
-        before = np.cumsum(counts) - counts
-        of_request = np.repeat(np.arange(len(counts)), counts)
-        where = np.arange(len(of_request)) + (requests.first_segment[part] - before)[of_request]
-        ends = np.minimum(requests.ends[where], requests.num_prompt_tokens[part][of_request])
-        starts = np.zeros_like(ends)
-        starts[1:] = ends[:-1]
-        starts[before[counts > 0]] = 0
-        num_hit = -(
-            -np.maximum(np.minimum(ends, shared[part][of_request]) - starts, 0) // block_size
-        )
+    found = IdentityBlocks(*(zeros(len(requests)) for _ in range(3)))
+    for part in parts_of(requests):
+        rows = rows_of(requests, requests.num_prompt_tokens, part)
+        lengths = rows.ends - rows.starts
+        num_shared = np.clip(shared[rows.request] - rows.starts, 0, lengths)
+        num_hit = -(-num_shared // block_size)
         for column, values in (
-            (found.num_blocks, -(-(ends - starts) // block_size)),
+            (found.num_blocks, -(-lengths // block_size)),
             (found.num_hit_blocks, num_hit),
-            (found.num_hit_tokens, np.minimum(num_hit * block_size, ends - starts)),
+            (found.num_hit_tokens, np.minimum(num_hit * block_size, lengths)),
         ):
-            np.add.at(column[part], of_request, values)
+            np.add.at(column, rows.request, values)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import overload
 
 import numpy as np
 
-from sim.mapped import pieces, zeros
+from sim.mapped import filled, pieces, zeros
 from sim.types import Request
 from workloads.content import Ints, Segments
 
@@ -57,7 +57,8 @@ class Requests(Sequence[Request]):
     @property
     def num_kv_tokens(self) -> Ints:
         """Tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
-        return kv_tokens(self.num_prompt_tokens, self.num_output_tokens)
+        prompts, outputs = self.num_prompt_tokens, self.num_output_tokens
+        return filled(len(self), lambda part: prompts[part] + np.maximum(outputs[part] - 1, 0))
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -130,9 +131,10 @@ class Requests(Sequence[Request]):
 
     def take(self, which: slice | Ints) -> Requests:
         """Give some requests, or all in another order; paths are shared with these."""
-        numbers = self.numbers
+        numbers = None if self.numbers is None else part_of(self.numbers, which)
         if numbers is None and self.ids is None:
-            numbers = places(len(self))
+            numbers = np.arange(*which.indices(len(self))) if isinstance(which, slice) else which
+        sessions, as_read = self.sessions, self.as_read
         return Requests(
             part_of(self.arrival_ns, which),
             part_of(self.num_prompt_tokens, which),
@@ -141,12 +143,11 @@ class Requests(Sequence[Request]):
             part_of(self.num_segments, which),
             self.bases,
             self.ends,
-            numbers=None if numbers is None else part_of(numbers, which),
-            ids=None if self.ids is None else _some(self.ids, which),
-            sessions=self.sessions and (part_of(self.sessions[0], which), self.sessions[1]),
-            think_ns=None if self.think_ns is None else part_of(self.think_ns, which),
-            as_read=self.as_read
-            and (part_of(self.as_read[0], which), part_of(self.as_read[1], which)),
+            numbers,
+            None if self.ids is None else _some(self.ids, which),
+            sessions and (part_of(sessions[0], which), sessions[1]),
+            None if self.think_ns is None else part_of(self.think_ns, which),
+            as_read and (part_of(as_read[0], which), part_of(as_read[1], which)),
         )
 
     def by_their_rows(self) -> Requests:
@@ -165,32 +166,13 @@ def part_of(column: Ints, which: slice | Ints) -> Ints:
     """Take some of a column, by reference if they lie side by side."""
     if isinstance(which, slice):
         return column[which]
-    found = zeros(len(which))
-    for part in pieces(len(which)):
-        found[part] = column[which[part]]
-    return found
+    return filled(len(which), lambda part: column[which[part]])
 
 
 def _some(texts: Sequence[str], which: slice | Ints) -> Sequence[str]:
     if isinstance(which, slice):
         return texts[which]
     return [texts[index] for index in which.tolist()]
-
-
-def places(count: int) -> Ints:
-    """Count up from 0."""
-    found = zeros(count)
-    for part in pieces(count):
-        found[part] = np.arange(part.start, part.stop)
-    return found
-
-
-def kv_tokens(num_prompt_tokens: Ints, num_output_tokens: Ints) -> Ints:
-    """Count the tokens whose KV is computed by the end, see `Request.num_kv_tokens`."""
-    counts = zeros(len(num_prompt_tokens))
-    for part in pieces(len(counts)):
-        counts[part] = num_prompt_tokens[part] + np.maximum(num_output_tokens[part] - 1, 0)
-    return counts
 
 
 def taken(requests: Sequence[Request], which: Ints) -> Sequence[Request]:
@@ -261,5 +243,9 @@ def num_sessions(requests: Sequence[Request]) -> int:
     if isinstance(requests, Requests):
         if requests.sessions is None:
             return 0
-        return int((np.unique(requests.sessions[0]) >= 0).sum())
+        numbers, names = requests.sessions
+        is_used = zeros(len(names), np.bool_)
+        for part in pieces(len(numbers)):
+            is_used[numbers[part][numbers[part] >= 0]] = True
+        return int(is_used.sum())
     return len({request.session_id for request in requests} - {None})

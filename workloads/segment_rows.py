@@ -1,8 +1,8 @@
 """What is asked of all segments of all requests, over the columns of a trace.
 
 The plain twins are in `workloads.reuse` and `workloads.structure`, which ask one request after the
-other. Here segments of one base are brought together by sorting, a part of all bases at a time, so
-that memory is bounded.
+other. Here requests are taken some at a time, and what earlier ones had of a segment is kept by the
+place of its base among all that there are, so that memory of our own is bounded; see `sim.mapped`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.mapped import pieces
+from sim.mapped import Column, filled, pieces, zeros
 from workloads.content import Ints
 from workloads.requests import Requests
+from workloads.runs import distinct
 
 Flags = NDArray[np.bool_]
 
 ROOT = -1
-AT_ONCE = 1 << 21
-"""Segments that are sorted at a time."""
+AT_ONCE = 1 << 18
+"""Segments that are laid out at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +75,25 @@ def rows_of(requests: Requests, stops: Ints, part: slice) -> SegmentRows:
     return rows if inside.all() else rows.take(inside)
 
 
-def parts_of(requests: Requests, stops: Ints) -> Iterator[SegmentRows]:
-    """Yield the segments by parts of a bounded size, all of one base in one, in order."""
-    num_parts = -(-int(requests.num_segments.sum()) // AT_ONCE)
-    step = max(1, len(requests) // max(1, 8 * num_parts))
-    for number in range(num_parts):
-        some = [
-            _of_part(rows_of(requests, stops, part), number, num_parts)
-            for part in pieces(len(requests), step if num_parts > 1 else len(requests))
-        ]
-        yield some[0] if len(some) == 1 else _joined(some)
+def parts_of(requests: Requests) -> Iterator[slice]:
+    """Cut requests into runs that have a bounded number of segments, each at least one request."""
+    first = 0
+    while first < len(requests):
+        upto = np.cumsum(requests.num_segments[first : first + AT_ONCE])
+        stop = first + max(1, int(np.searchsorted(upto, AT_ONCE, side="right")))
+        yield slice(first, stop)
+        first = stop
 
 
-def _joined(some: list[SegmentRows]) -> SegmentRows:
-    return SegmentRows(
-        *(np.concatenate([getattr(rows, name) for rows in some]) for name in _COLUMNS)
-    )
+def bases_of(requests: Requests, stops: Ints) -> Ints:
+    """List the first names of all segments, as far as the first ``stops`` tokens go; ascending.
 
-
-def _of_part(rows: SegmentRows, number: int, num_parts: int) -> SegmentRows:
-    return rows if num_parts == 1 else rows.take(of_part(rows.bases, number, num_parts))
-
-
-def of_part(numbers: Ints, number: int, num_parts: int) -> Flags:
-    """Say which numbers belong to a part; equal numbers belong to the same."""
-    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    found: Flags = (mixed >> np.uint64(32)) % np.uint64(num_parts) == np.uint64(number)
-    return found
+    Where a base stands among them is the number of its segment.
+    """
+    bases = Column()
+    for part in parts_of(requests):
+        bases.extend(rows_of(requests, stops, part).bases)
+    return distinct(bases.array)[0]
 
 
 def shared_prefix_tokens(requests: Requests, stops: Ints) -> Ints:
@@ -108,31 +101,40 @@ def shared_prefix_tokens(requests: Requests, stops: Ints) -> Ints:
 
     See `workloads.reuse.shared_prefix_tokens`; ``stops`` are how many tokens of each count.
     """
-    shared = np.zeros(len(requests), dtype=np.int64)
-    for rows in parts_of(requests, stops):
+    all_bases = bases_of(requests, stops)
+    longest = zeros(len(all_bases))  # tokens of each segment that some earlier request had
+    shared = zeros(len(requests))
+    for part in parts_of(requests):
+        rows = rows_of(requests, stops, part)
+        order = np.argsort(rows.bases, kind="stable")
+        bases = rows.bases[order]
+        lengths = (rows.ends - rows.starts)[order]
+        begins = np.ones(len(order), dtype=np.bool_)
+        begins[1:] = bases[1:] != bases[:-1]
+        firsts, group = np.flatnonzero(begins), np.cumsum(begins) - 1
+        if not len(firsts):
+            continue
+        segments = np.searchsorted(all_bases, bases[firsts])
+        carried = longest[segments]
+        before = np.maximum(_longest_before(lengths, begins), carried[group])
+        longest[segments] = np.maximum(carried, np.maximum.reduceat(lengths, firsts))
         # A name stands for one whole prefix: who had a segment had all of those before it, so
         # that the deepest one that was had is the one that goes furthest.
-        longest, order = _longest_before(rows)
-        had = longest > 0
-        lengths = rows.ends[order] - rows.starts[order]
-        reach = rows.starts[order] + np.minimum(lengths, longest)
+        had = before > 0
+        reach = rows.starts[order] + np.minimum(lengths, before)
         np.maximum.at(shared, rows.request[order][had], reach[had])
-    return np.minimum(shared, requests.num_prompt_tokens)
+    np.minimum(shared, requests.num_prompt_tokens, out=shared)
+    return shared
 
 
-def _longest_before(rows: SegmentRows) -> tuple[Ints, Ints]:
-    """Find how much of each segment an earlier request had; and the order in which these stand."""
-    order = np.argsort(rows.bases, kind="stable")
-    bases = rows.bases[order]
-    lengths = rows.ends[order] - rows.starts[order]
-    begins = np.ones(len(order), dtype=bool)
-    begins[1:] = bases[1:] != bases[:-1]
+def _longest_before(lengths: Ints, begins: Flags) -> Ints:
+    """Find the largest of those before each in its group, 0 for the first; of groups in a row."""
     # A running maximum over all groups at once: later groups are lifted above earlier ones.
     lift = (np.cumsum(begins) - 1) << np.int64(32)
-    longest = np.zeros(len(order), dtype=np.int64)
+    longest = np.zeros(len(lengths), dtype=np.int64)
     longest[1:] = np.maximum.accumulate(lengths + lift)[:-1] - lift[1:]
     longest[begins] = 0
-    return longest, order
+    return longest
 
 
 def branching(requests: Requests) -> tuple[Ints, Ints]:
@@ -143,45 +145,45 @@ def branching(requests: Requests) -> tuple[Ints, Ints]:
     Ways on from each, and the points on the way of each prompt.
     """
     stops = requests.num_prompt_tokens
-    found = [_distinct(rows) for rows in parts_of(requests, stops)]
-    bases, parents, longest = (np.concatenate(part) for part in zip(*found, strict=True))
-    del found
-    names, fan_out = np.unique(parents, return_counts=True)  # a segment begins after one prefix
-    del parents
-    order = np.argsort(bases)
-    bases, longest = bases[order], longest[order]
-    # A prefix that is left inside a segment also goes on in that segment, if any prompt does.
-    inside = np.searchsorted(bases, names, side="right") - 1
-    stop = np.where(inside >= 0, bases[inside] + longest[inside] - 1, names)
-    fan_out += (names != ROOT) & (names < stop)
-    branches = fan_out > 1
-    points = names[branches & (names != ROOT)]
-    depth = np.full(len(requests), int(branches[names == ROOT].sum()), dtype=np.int64)
-    for part in pieces(len(requests), 1 << 17):
+    bases = bases_of(requests, stops)
+    # Of each segment: the prefix before it, of which it has one, and the most that a path has.
+    parents, longest = zeros(len(bases)), zeros(len(bases))
+    for part in parts_of(requests):
+        rows = rows_of(requests, stops, part)
+        segments = np.searchsorted(bases, rows.bases)
+        parents[segments] = rows.parents
+        np.maximum.at(longest, segments, rows.ends - rows.starts)
+    names, ways = distinct(parents)
+
+    def with_inside(part: slice) -> Ints:
+        # A prefix that is left inside a segment also goes on in that segment, if any prompt does.
+        inside = np.searchsorted(bases, names[part], side="right") - 1
+        stop = np.where(inside >= 0, bases[inside] + longest[inside] - 1, names[part])
+        goes_on: Flags = (names[part] != ROOT) & (names[part] < stop)
+        return ways[part] + goes_on.astype(np.int64)
+
+    fan_out = filled(len(names), with_inside)
+    branches, points = Column(), Column()
+    for part in pieces(len(names), AT_ONCE):
+        some = fan_out[part] > 1
+        branches.extend(fan_out[part][some])
+        points.extend(names[part][some & (names[part] != ROOT)])
+    depth = zeros(len(requests))
+    depth += len(branches) - len(points)  # the root may be one
+    for part in parts_of(requests):
         rows = rows_of(requests, stops, part)
         # Branching points inside what the path has of the segment, its own end included.
         ends = rows.bases + rows.ends - rows.starts
-        num_points = np.searchsorted(points, ends) - np.searchsorted(points, rows.bases)
+        num_points = np.searchsorted(points.array, ends) - np.searchsorted(points.array, rows.bases)
         np.add.at(depth, rows.request, num_points)
-    return fan_out[branches], depth
-
-
-def _distinct(rows: SegmentRows) -> tuple[Ints, Ints, Ints]:
-    """Give each segment once: first name, prefix before it, most tokens that a path has of it."""
-    order = np.argsort(rows.bases, kind="stable")
-    bases = rows.bases[order]
-    begins = np.ones(len(order), dtype=bool)
-    begins[1:] = bases[1:] != bases[:-1]
-    firsts = np.flatnonzero(begins)
-    longest = np.maximum.reduceat((rows.ends - rows.starts)[order], firsts)
-    return bases[firsts], rows.parents[order][firsts], longest
+    return branches.array, depth
 
 
 def names_at(requests: Requests, position: int) -> Ints:
     """Name the prefixes that end with a position, of the prompts that go that far."""
-    found = []
-    for part in pieces(len(requests), 1 << 17):
+    found = Column()
+    for part in parts_of(requests):
         rows = rows_of(requests, requests.num_prompt_tokens, part)
         there = (rows.starts <= position) & (position < rows.ends)
-        found.append((rows.bases + position - rows.starts)[there])
-    return np.concatenate(found)
+        found.extend((rows.bases + position - rows.starts)[there])
+    return found.array

@@ -12,6 +12,7 @@ import numpy as np
 from sim.types import Request
 from workloads.content import Ints, path, prefix_names
 from workloads.requests import Requests
+from workloads.runs import distinct
 from workloads.segment_rows import branching, names_at
 
 _WORTH_COMPILED_CODE = 50_000
@@ -88,7 +89,7 @@ def sharing(requests: Sequence[Request]) -> Sharing:
     if isinstance(requests, Requests) and len(requests) >= _WORTH_COMPILED_CODE:
         from workloads.compiled_sharing import find_sharing  # noqa: PLC0415 - slow to import
 
-        return Sharing(*find_sharing(requests)[:5])
+        return Sharing(*find_sharing(requests))
     count = len(requests)
     shared, common = np.zeros(count, np.int64), np.zeros(count, np.int64)
     is_repeat = np.zeros(count, np.bool_)
@@ -199,8 +200,9 @@ def tree_shape(requests: Sequence[Request]) -> TreeShape:
 def popularity(requests: Sequence[Request], num_tokens: int) -> Ints:
     """Count prompts by their first ``num_tokens`` tokens, most popular first; shorter ones not."""
     if isinstance(requests, Requests) and len(requests):
-        names = names_at(requests, num_tokens - 1)
-        return np.sort(np.unique(names, return_counts=True)[1])[::-1]
+        counts = distinct(names_at(requests, num_tokens - 1))[1]
+        counts.sort()
+        return counts[::-1]
     position = np.array([num_tokens - 1], np.int64)
     firsts = Counter(
         int(prefix_names(request.content, position)[0])

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.mapped import pieces
+from sim.mapped import copy, pieces
 from workloads.content import Ints, Segments, cut
-from workloads.segment_rows import AT_ONCE, of_part
+from workloads.runs import distinct
 
 if TYPE_CHECKING:
     from workloads.compiled_tree import CompiledTree
@@ -365,20 +365,8 @@ def _num_common(pool: bytearray, start: int, ids: bytes, at: int, most: int) -> 
 
 def num_repeated(ids: Ints) -> int:
     """Count the different numbers that occur more than once, in bounded memory."""
-    num_parts = -(-len(ids) // AT_ONCE)
-    count = 0
-    for number in range(num_parts):
-        some = [
-            ids[piece] if num_parts == 1 else ids[piece][of_part(ids[piece], number, num_parts)]
-            for piece in pieces(len(ids), 1 << 18)
-        ]
-        part = np.concatenate(some)
-        del some
-        part.sort()
-        again = part[1:] == part[:-1]
-        # A number counts where it is met again for the first time.
-        count += int(again[:1].sum()) + int((again[1:] & ~again[:-1]).sum())
-    return count
+    counts = distinct(copy(ids))[1]
+    return sum(int((counts[part] > 1).sum()) for part in pieces(len(counts)))
 
 
 def with_tail(bases: list[int], ends: list[int], num_tokens: int, names: Names) -> Segments:

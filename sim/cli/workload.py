@@ -17,6 +17,8 @@ from sim.errors import UsageError
 from sim.wording import counted
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from workloads import Workload
 
 _TRACE: tuple[Group, ...] = ("Workload",)
@@ -96,12 +98,12 @@ def describe_command(
 
 def _draw(workload: Workload, figures: dict[str, Any], path: Path) -> None:
     from sim.plots.workload import save_page, workload_page  # noqa: PLC0415
+    from workloads.describe import reuse_gaps  # noqa: PLC0415
     from workloads.structure import sharing  # noqa: PLC0415
 
-    gaps_ns: list[int] = []
+    gaps_s: ArrayLike = ()
     if workload.has_prefix_info:
-        gaps_ns = sharing(workload.requests).gap_ns.tolist()
-    gaps_s = [gap_ns / 1e9 for gap_ns in gaps_ns if gap_ns >= 0]
+        gaps_s = reuse_gaps(sharing(workload.requests).gap_ns, 1e9)
     save_page(workload_page(workload.requests, figures, gaps_s), path)
     note(f"the page is in {path}.")
 

@@ -12,8 +12,10 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
+from numpy.typing import ArrayLike, NDArray
 
 from sim.errors import UsageError
+from sim.mapped import filled
 from sim.plots.axes import log_axis
 from sim.plots.style import GREY, HEIGHT, RC, WIDTH, nth_style
 from sim.types import Request
@@ -27,11 +29,15 @@ _RATES = {
     "mean_request_hit_rate": "mean over requests",
 }
 _NUM_BINS = 60
+_MAX_POINTS = 2000
+"""A drawn line needs no more, or twice as many."""
+
+Numbers = NDArray[Any]
 
 
 @rc_context(RC)
 def workload_page(
-    requests: Sequence[Request], figures: Mapping[str, Any], gaps_s: Sequence[float]
+    requests: Sequence[Request], figures: Mapping[str, Any], gaps_s: ArrayLike
 ) -> Figure:
     """Draw lengths, arrivals, hit rates of an infinite cache and times to reuse.
 
@@ -75,25 +81,24 @@ def save_page(figure: Figure, path: Path) -> None:
 
 
 def _lengths(axes: Axes, requests: Sequence[Request]) -> None:
-    for number, (label, lengths) in enumerate(
-        {
-            "prompts": [request.num_prompt_tokens for request in requests],
-            "outputs": [max(request.num_output_tokens, 1) for request in requests],
-        }.items()
+    ends: list[float] = []
+    for number, (label, name) in enumerate(
+        {"prompts": "num_prompt_tokens", "outputs": "num_output_tokens"}.items()
     ):
-        ordered = np.sort(lengths)
-        share = np.arange(1, len(ordered) + 1) / len(ordered)
+        ordered = _at_least(1, _column(requests, name))
+        ordered.sort()
+        ends += [ordered[0], ordered[-1]]
         style = nth_style(number)
-        axes.step(ordered, share, where="post", color=style.colour, ls=style.dashes, label=label)
-    every = [*(r.num_prompt_tokens for r in requests), *(r.num_output_tokens for r in requests)]
-    log_axis(axes, pd.Series(every, dtype="float64").clip(lower=1), 2)
+        axes.step(*_shares(ordered), where="post", color=style.colour, ls=style.dashes, label=label)
+    log_axis(axes, pd.Series(ends, dtype="float64"), 2)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set(xlabel="tokens", ylabel="share of requests", title="Lengths")
     axes.legend()
 
 
 def _arrivals(axes: Axes, requests: Sequence[Request]) -> None:
-    times_s = np.array([request.arrival_ns for request in requests]) / 1e9
+    times_ns = _column(requests, "arrival_ns")
+    times_s = filled(len(times_ns), lambda part: times_ns[part] / 1e9, np.float64)
     counts, edges = np.histogram(times_s, bins=_NUM_BINS)
     axes.stairs(counts / np.diff(edges), edges, color=nth_style(0).colour)
     axes.set(xlabel="time in s", ylabel="requests per second", title="Arrivals")
@@ -114,14 +119,39 @@ def _rates(axes: Axes, figures: Mapping[str, Any]) -> None:
     axes.invert_yaxis()
 
 
-def _reuse(axes: Axes, gaps_s: Sequence[float]) -> None:
+def _reuse(axes: Axes, gaps_s: ArrayLike) -> None:
     axes.set_title("Time since a shared prefix was last used")
-    if not len(gaps_s):
+    gaps = np.asarray(gaps_s)
+    if not len(gaps):
         axes.text(0.5, 0.5, "nothing is shared", ha="center", color=GREY)
         axes.set_axis_off()
         return
-    ordered = np.sort(np.maximum(gaps_s, 1e-3))
-    share = np.arange(1, len(ordered) + 1) / len(ordered)
-    axes.step(ordered, share, where="post", color=nth_style(0).colour, label="time to reuse")
-    log_axis(axes, pd.Series(ordered), 3)
+    ordered = _at_least(1e-3, gaps)
+    ordered.sort()
+    axes.step(*_shares(ordered), where="post", color=nth_style(0).colour, label="time to reuse")
+    log_axis(axes, pd.Series([ordered[0], ordered[-1]]), 3)
     axes.set(xlabel="s (at least 1 ms)", ylabel="share of requests that share")
+
+
+def _column(requests: Sequence[Request], name: str) -> Numbers:
+    """Lay out a number of each request; whoever keeps requests in columns has it already."""
+    found = getattr(requests, name, None)
+    return np.array([getattr(one, name) for one in requests]) if found is None else found
+
+
+def _at_least(least: float, values: Numbers) -> Numbers:
+    """Copy numbers, none of them smaller than the least that an axis shows."""
+    return filled(len(values), lambda part: np.maximum(values[part], least), values.dtype)
+
+
+def _shares(ordered: Numbers) -> tuple[Numbers, Numbers]:
+    """Give the share of numbers up to each, of ascending ones; no more than a line shows."""
+    if len(ordered) <= _MAX_POINTS:
+        places = np.arange(len(ordered))
+    else:
+        # Evenly up the axis, which misses no step that can be seen, and evenly along it.
+        wanted = np.geomspace(ordered[0], ordered[-1], _MAX_POINTS)
+        up = np.linspace(0, len(ordered) - 1, _MAX_POINTS).astype(np.int64)
+        along = np.searchsorted(ordered, wanted[:-1], side="right") - 1
+        places = np.unique(np.concatenate((up, np.maximum(along, 0))))
+    return ordered[places], (places + 1) / len(ordered)
