@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from dataclasses import replace
 
 import pandas as pd
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from sim.config import RunConfig
 from sim.experiment import run
+from sim.mapped import LARGE
 from sim.store import ResultStore
 from sim.turn_order import NONE, following_turns, places_of
 from workloads.requests import as_requests
@@ -110,15 +113,80 @@ REQUESTS = shared_prefix(num_requests=12, hit_rate=0, prompt=1, output=1).reques
 
 _RUN = """
 import resource, sys
+from functools import partial
+from sim import experiment, mapped, results, run_files
 from sim.cli import make_app
-from sim.config import RunConfig
-from sim.experiment import run
-from sim import store  # noqa: F401 - pandas and pyarrow take their memory now
-run(RunConfig(workload="uniform", num_requests=30, engine="{engine}"))
+from sim.fast import keys
+from workloads import mooncake, segment_rows
+# As it is from 200,000 prompts on.
+mooncake.PrefixTree = partial(mooncake.PrefixTree, compile_from=1)
+# A sixteenth of what they are: this trace stands for one that is sixteen times as long.
+mapped.LARGE = int(sys.argv[1])
+mapped.AT_ONCE >>= 4
+segment_rows.AT_ONCE >>= 4
+keys._AT_ONCE >>= 4
+results.AT_ONCE = experiment.AT_ONCE = run_files.AT_ONCE = results.AT_ONCE >> 4
+def prefixsim(*words):
+    sys.argv = ["prefixsim", *words]
+    try:
+        make_app()()
+    except SystemExit as done:
+        if done.code:
+            raise
+trace, folder, engine, *more = sys.argv[2:]
+words = ["run", trace, "--trace-block-size", "4", "--block-size", "4", "--engine", engine, *more]
+words += ["--kv-capacity", "2000blocks", "-o", folder]
+# What libraries take once is taken now: threads of Arrow, compiled code.
+prefixsim(*words, "--num-requests", "50")
 used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
-limit = used + ({room} << 20)
+limit = used + (10 << 20)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-sys.argv = ["prefixsim", "run", {trace!r}, "--trace-block-size", "4", "--block-size", "4",
-    "--kv-capacity", "2000blocks", "--engine", "{engine}", "-o", {folder!r}, "--json"]
-make_app()()
+prefixsim(*words)
 """
+
+
+NEVER = 1 << 40
+
+
+@pytest.fixture(scope="module")
+def long_trace(tmp_path_factory):
+    """A hundred thousand short requests."""
+    rng = random.Random(4)
+    path = tmp_path_factory.mktemp("long") / "trace.jsonl"
+    with path.open("w") as file:
+        for index in range(100_000):
+            ids = [rng.randrange(300), 1000 + rng.randrange(9000), 10**6 + index]
+            file.write(
+                f'{{"timestamp": {3 * index}, "input_length": 12, "output_length": 2,'
+                f' "hash_ids": {ids}}}\n'
+            )
+    return path
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits are told otherwise")
+@pytest.mark.parametrize(
+    ("large", "engine", "num_requests", "more"),
+    [
+        (LARGE >> 4, "fast", 100_000, []),
+        (LARGE >> 4, "fast", 100_000, ["--arrival", "poisson", "--rate", "300"]),
+        (LARGE >> 4, "plain", 30_000, []),
+        (NEVER, "fast", 100_000, []),
+        (NEVER, "plain", 30_000, []),
+    ],
+)
+def test_a_run_takes_little_memory_of_its_own(  # noqa: PLR0917
+    large, engine, num_requests, more, long_trace, tmp_path
+):
+    """10 MiB for what is read, simulated and written; without files they do not suffice."""
+    options = [*more, "--num-requests", str(num_requests)]
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN, str(large), str(long_trace), str(tmp_path), engine, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if large == NEVER:
+        assert "MemoryError" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert len(ResultStore(tmp_path).requests()) == num_requests + 50
