@@ -162,8 +162,9 @@ def sweep(
     backends.check(backend, address)
     store.plan({run_id_of(config): label(config) for config in configs})
     outcomes: dict[RunConfig, Outcome] = {}
+    points = missing(configs, store, fresh=fresh)
     for config, answer in _run_all(
-        missing(configs, store, fresh=fresh), jobs, backend, address, keep_steps
+        points, store, jobs, backend=backend, address=address, keep_steps=keep_steps
     ):
         outcome = outcomes[config] = _keep(config, answer, store)
         if on_outcome is not None:
@@ -180,7 +181,9 @@ def missing(
 
 def _run_all(
     configs: Sequence[RunConfig],
+    store: ResultStore,
     jobs: int | None,
+    *,
     backend: str,
     address: str | None,
     keep_steps: bool,
@@ -189,12 +192,12 @@ def _run_all(
         return
     if backend == "joblib" and (jobs == 1 or len(configs) == 1):
         for config in configs:
-            yield config, perform_here(config, keep_steps=keep_steps)
+            yield config, perform_here(config, store.folder, keep_steps=keep_steps)
         return
     workers = backends.start(backend, address, jobs, len(configs))
     broken = True
     try:
-        yield from backends.run_points(configs, workers, keep_steps=keep_steps)
+        yield from backends.run_points(configs, workers, store.folder, keep_steps=keep_steps)
         broken = False
     finally:
         workers.close(broken=broken)
@@ -202,15 +205,15 @@ def _run_all(
 
 def _keep(config: RunConfig, answer: Answer, store: ResultStore) -> Outcome:
     run_id = run_id_of(config)
-    if answer.files is None:
+    if answer.summary is None:
         return Outcome(
             config, run_id, None, failure=answer.failure, is_bad_input=answer.is_bad_input
         )
-    assert answer.summary is not None
-    try:
-        store.write_files(answer.summary["run_id"], answer.files)
-    except UsageError as error:
-        return Outcome(config, run_id, None, failure=str(error), is_bad_input=True)
+    if answer.files is not None:
+        try:
+            store.write_files(answer.summary["run_id"], answer.files)
+        except UsageError as error:
+            return Outcome(config, run_id, None, failure=str(error), is_bad_input=True)
     return Outcome(config, run_id, answer.summary, answer.warnings)
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sim import run_folders
 from sim.columns import Column, Table, columns_of
 from sim.config import RunConfig
 from sim.errors import UsageError
@@ -28,7 +27,6 @@ from sim.experiment import Run
 from sim.identity import VERSION
 from sim.joined import join
 from sim.results import make_frame
-from sim.run_files import put
 
 _ORDER = [
     "workload",
@@ -44,9 +42,6 @@ _ORDER = [
 
 
 Rows = TypeVar("Rows", pd.DataFrame, pa.Table)
-
-_PART = ".part-"
-"""Beginning of the name of a folder that a run is being written into."""
 
 _OF_TIERS = {
     **{
@@ -81,7 +76,7 @@ class ResultStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._runs = folder / "runs"
+        self._runs = run_folders.runs_of(folder)
         self._sweeps = folder / "sweeps"
 
     def has(self, run_id: str) -> bool:
@@ -90,16 +85,8 @@ class ResultStore:
 
     def prepare(self) -> None:
         """Make the folder and read what is there, so that no run is lost for want of either."""
-        self._make()
+        run_folders.make(self.folder)
         self._rows()
-
-    def _make(self) -> None:
-        try:
-            self._runs.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._runs):
-                pass
-        except OSError as error:
-            raise self._unwritable(error) from error
 
     def plan(self, points: Mapping[str, str]) -> None:
         """Note which runs a sweep is to make, so that what an interrupted one lacks can be told.
@@ -109,14 +96,14 @@ class ResultStore:
         points
             What each run is, in words, by its id.
         """
-        self._make()
+        run_folders.make(self.folder)
         name = hashlib.sha256("".join(sorted(points)).encode()).hexdigest()[:12]
         text = json.dumps({"version": VERSION, "points": dict(points)}, indent=2) + "\n"
         try:
             self._sweeps.mkdir(exist_ok=True)
             (self._sweeps / f"{name}.json").write_text(text, encoding="utf-8")
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise run_folders.unwritable(self.folder, error) from error
 
     def missing(self) -> list[str]:
         """Say which points the sweeps of this release into this folder have not made, or failed."""
@@ -134,34 +121,11 @@ class ResultStore:
 
     def write(self, run: Run) -> None:
         """Keep a run; an equal one is replaced."""
-        with self._new(run.run_id) as folder:
-            put(run, lambda name: (folder / name).open("wb"))
+        run_folders.write(self.folder, run)
 
     def write_files(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Keep a run that was done elsewhere, by its `sim.run_files.files_of`."""
-        with self._new(run_id) as folder:
-            for name, data in files.items():
-                (folder / name).write_bytes(data)
-
-    @contextmanager
-    def _new(self, run_id: str) -> Iterator[Path]:
-        """Let a run be written into a folder, which then takes its place."""
-        self._make()
-        try:
-            parts = Path(tempfile.mkdtemp(prefix=_PART, dir=self._runs))
-            yield parts
-            final = self._runs / run_id
-            if final.exists():
-                shutil.rmtree(final)
-            parts.chmod(0o755)
-            parts.rename(final)
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> UsageError:
-        return UsageError(
-            f"-o {self.folder} cannot be written ({error.strerror}); name a folder that can."
-        )
+        run_folders.write_files(self.folder, run_id, files)
 
     def summaries(self) -> pd.DataFrame:
         """Collect the summary table over all runs, in an order that depends on nothing else."""
@@ -201,7 +165,7 @@ class ResultStore:
                     join(parts, *self._paths(name))
                     paths += self._paths(name)
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise run_folders.unwritable(self.folder, error) from error
         return paths
 
     def _paths(self, table: Table) -> list[Path]:
@@ -218,7 +182,11 @@ class ResultStore:
                 f"{self._runs} cannot be read ({error.strerror}); name a results folder that can."
             ) from error
         # A run that was interrupted while it was written has left a part.
-        files = [folder / "run.json" for folder in folders if not folder.name.startswith(_PART)]
+        files = [
+            folder / "run.json"
+            for folder in folders
+            if not folder.name.startswith(run_folders.PART)
+        ]
         rows = {file: _read_row(file) for file in files if file.is_file()}
         try:
             make_frame("summary", list(rows.values()))

@@ -1,7 +1,8 @@
 """Where the points of a sweep run: processes of this machine, or a Dask or Ray cluster.
 
-Head and workers need share no folder. The head reads every file that a point names, sends each
-workload to each worker once, and writes what comes back; a worker makes a run's files as bytes.
+The head reads every file that a point names and sends each workload to each worker once. Processes
+of this machine write the runs themselves; head and workers of a cluster need share no folder, so
+that there the files come back as bytes, which the head writes.
 `sim.backends.point` is what a worker does, `sim.backends.loop` what the head does.
 """
 

@@ -34,6 +34,7 @@ class _Sender:
     """Makes tasks of configurations; sends each workload once."""
 
     backend: Backend
+    results: Path
     keep_steps: bool
     shared: dict[WorkloadKey, tuple[str, Shared, str]] = field(default_factory=dict)
 
@@ -55,6 +56,7 @@ class _Sender:
             self.keep_steps,
             workload_key=key,
             folder=str(Path.cwd()) if self.backend.same_machine else None,
+            results=self.results.absolute() if self.backend.same_machine else None,
             modules=() if self.backend.same_machine else sources_of(config.policy),
         )
         # On this machine both are the same, even if someone edits it meanwhile.
@@ -73,7 +75,7 @@ class _Sender:
 
 
 def run_points(
-    configs: Sequence[RunConfig], backend: Backend, *, keep_steps: bool
+    configs: Sequence[RunConfig], backend: Backend, results: Path, *, keep_steps: bool
 ) -> Iterator[tuple[RunConfig, Answer]]:
     """Run points and yield what becomes of each as soon as it is known.
 
@@ -81,12 +83,23 @@ def run_points(
     others are done, with none beside it: if its worker dies of that, too, it is the one to blame
     and has failed.
 
+    Parameters
+    ----------
+    configs
+        The points.
+    backend
+        Runs them.
+    results
+        Results folder, which workers of this machine write themselves.
+    keep_steps
+        Keep a table of steps too.
+
     Raises
     ------
     UsageError
         The workers are of another version, or cannot be reached any more.
     """
-    sender = _Sender(backend, keep_steps)
+    sender = _Sender(backend, results, keep_steps)
     waiting = deque(_Waiting(config) for config in _grouped(configs))
     alone: deque[_Waiting] = deque()
     running: dict[Handle, _Waiting] = {}

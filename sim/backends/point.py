@@ -21,6 +21,7 @@ from sim.errors import FAILURES, UsageError, told
 from sim.experiment import Inputs, Run, load_workload, run
 from sim.overhead import OverheadProfile
 from sim.run_files import files_of
+from sim.run_folders import write
 from sim.types import CostModel, SequenceCost
 from workloads import Columns, Workload, from_columns
 
@@ -39,8 +40,8 @@ class Point:
     ----------
     workload_key
         Names the workload that comes beside the point; empty for one that the worker generates.
-    folder
-        Where names of files start from, on the machine of the head only.
+    folder, results
+        Where names of files start from, and the results folder, on the machine of the head only.
     modules
         Source of a policy from outside, for another machine.
     """
@@ -52,12 +53,16 @@ class Point:
     keep_steps: bool
     workload_key: str = ""
     folder: str | None = None
+    results: Path | None = None
     modules: Sources = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a point: files and summary, or the sentence why there are none."""
+    """What became of a point: its summary, or the sentence why there is none.
+
+    Beside the summary come the files, from where they could not be written.
+    """
 
     files: dict[str, bytes] | None = None
     summary: dict[str, Any] | None = None
@@ -91,18 +96,22 @@ def perform(task: Task, shared: str | Columns | None) -> Answer:
     if differs:
         return Answer(difference=f"worker {platform.node()} {differs}")
     with _one_at_a_time:
-        return _answer(lambda: _run(pickle.loads(pickled), shared))
+        point: Point = pickle.loads(pickled)
+        return _answer(lambda: _run(point, shared), point.results)
 
 
-def perform_here(config: RunConfig, *, keep_steps: bool) -> Answer:
+def perform_here(config: RunConfig, results: Path, *, keep_steps: bool) -> Answer:
     """Run a point in the process of the head, from the files that it names."""
-    return _answer(lambda: run(config, keep_steps=keep_steps))
+    return _answer(lambda: run(config, keep_steps=keep_steps), results)
 
 
-def _answer(make: Callable[[], Run]) -> Answer:
+def _answer(make: Callable[[], Run], results: Path | None) -> Answer:
     try:
         result = make()
-        return Answer(files_of(result), result.summary, result.warnings)
+        if results is None:
+            return Answer(files_of(result), result.summary, result.warnings)
+        write(results, result)
+        return Answer(None, result.summary, result.warnings)
     except FAILURES as error:
         return Answer(failure=told(error), is_bad_input=isinstance(error, UsageError))
 
