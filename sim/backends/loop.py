@@ -56,7 +56,7 @@ class _Sender:
             self.keep_steps,
             workload_key=key,
             folder=str(Path.cwd()) if self.backend.same_machine else None,
-            results=self.results.absolute() if self.backend.same_machine else None,
+            results=self.results if self.backend.same_machine else None,
             modules=() if self.backend.same_machine else sources_of(config.policy),
         )
         # On this machine both are the same, even if someone edits it meanwhile.
