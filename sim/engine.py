@@ -9,6 +9,7 @@ from typing import Any, Literal
 import simpy
 
 from sim.errors import UsageError
+from sim.in_columns import column
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
 from sim.turn_order import NONE, Ints, following_turns, places_of
@@ -48,12 +49,18 @@ class EventLoop:
         self._closed_loop = closed_loop
         self._until_ns = until_ns
         self._requests: Many[Request] = ()
+        self._arrival_ns: Ints
         self._following: Ints | None = None
         self._wake_up: simpy.Event | None = None
 
     def now(self) -> int:
         """Read the simulated time, ns."""
         return int(self._env.now)
+
+    def _expect(self, requests: Iterable[Request]) -> None:
+        """Take note of what is to be served."""
+        self._requests = requests if isinstance(requests, Many) else tuple(requests)
+        self._arrival_ns = column(self._requests, "arrival_ns")
 
     def _hold_back_turns(self) -> Iterable[int]:
         """Hold back every turn but the first of each session; give the places of the others."""
@@ -62,7 +69,7 @@ class EventLoop:
 
     def _arrivals(self, places: Iterable[int]) -> Process:
         for index in places:
-            delay_ns = self._requests[index].arrival_ns - self.now()
+            delay_ns = int(self._arrival_ns[index]) - self.now()
             if delay_ns > 0:
                 yield self._env.timeout(delay_ns)
             self._receive(index)
@@ -176,7 +183,7 @@ class Engine(EventLoop):
 
     def run(self, requests: Iterable[Request]) -> None:
         """Serve ``requests``, which come in order of arrival, to the last one."""
-        self._requests = requests if isinstance(requests, Many) else tuple(requests)
+        self._expect(requests)
         self._recorder.begin(self._requests)
         places = self._hold_back_turns() if self._closed_loop else range(len(self._requests))
         self._env.process(self._arrivals(places))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class FastEngine(EventLoop):
 
     def run(self, requests: Iterable[Request]) -> None:
         """Serve ``requests``, which come in order of arrival, to the last one."""
-        self._requests = requests if isinstance(requests, Sequence) else list(requests)
+        self._expect(requests)
         prompt = column(self._requests, "num_prompt_tokens")
         output = column(self._requests, "num_output_tokens")
         keyed = prompt
@@ -92,7 +92,7 @@ class FastEngine(EventLoop):
     def _know_all(self) -> None:
         """Put every request in the inbox: in an open loop, arrivals depend on nothing."""
         state, engine = self._state, self._state.engine[0]
-        arrivals = column(self._requests, "arrival_ns")
+        arrivals = self._arrival_ns
         latest_ns = num_known = 0
         for part in pieces(len(arrivals)):
             # One that is out of order comes when those before it have.
