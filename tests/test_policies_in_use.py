@@ -1,4 +1,4 @@
-"""Orders behind V1's allocator against plain twins, while requests run together and hold blocks."""
+"""Policies against plain twins of them, while requests run together and hold blocks."""
 
 import math
 
@@ -16,8 +16,10 @@ from plain_orders import (
     PlainWorkloadAware,
     Told,
 )
+from plain_radix import PlainRadix
 
 from policies._orders import Access
+from policies._radix_tree import EVICTIONS
 from sim.cost import LinearCost
 from sim.engine import Engine
 from sim.errors import UsageError
@@ -146,6 +148,42 @@ TWINS = {
 def test_an_order_evicts_as_it_is_defined(policy, data, **case):
     plain_order, options = TWINS[policy]
     assert_same(policy, plain_order, options=data.draw(st.fixed_dictionaries(options)), **case)
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+@given(
+    size=st.tuples(st.integers(1, 16), st.sampled_from([1, 2, 3])),
+    limits=LIMITS,
+    reuse=st.sampled_from(["all", "prefill"]),
+    prompts=PROMPTS,
+)
+def test_sglang_evicts_unlocked_leaves_and_hits_what_is_left(
+    eviction, size, limits, reuse, prompts
+):
+    requests, keys, evictions = workload(prompts), [], []
+
+    def make_policy(clock):
+        allocator = make("sglang_radix", *size, clock, eviction=eviction)
+        evict = allocator.tree.evict
+
+        def evict_and_tell(num_pages):
+            keys.clear()
+            freed = evict(num_pages)
+            evictions.append(list(keys))
+            return freed
+
+        allocator.tell_evictions(keys.append)
+        allocator.tree.evict = evict_and_tell
+        return allocator
+
+    def make_plain(clock):
+        return PlainRadix(*size, iter(evictions))
+
+    found, allocator = served(make_policy, requests, limits, reuse)
+    expected, plain = served(make_plain, requests, limits, reuse)
+    assert found == expected
+    assert next(plain.evictions, None) is None
+    assert allocator.usage().used == 0
 
 
 def test_random_draws_each_of_those_that_may_go_as_often():
