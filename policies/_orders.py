@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sim.errors import UsageError
+
 
 class Access(NamedTuple):
     """Who touches a block, and when.
@@ -230,6 +232,18 @@ class Order:
     def victim(self) -> int:
         """Choose a key that is not blocked, and forget it. There is always one."""
         raise NotImplementedError
+
+
+def check_range(option: str, value: float, low: float, high: float) -> None:
+    """Refuse an option of an order outside its range, both ends included.
+
+    Raises
+    ------
+    UsageError
+        It is outside, or no number.
+    """
+    if not low <= value <= high:
+        raise UsageError(f"--policy-arg {option}={value} must be from {low:,} to {high:,}.")
 
 
 def required(key: int | None) -> int:

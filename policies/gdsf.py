@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Order, Ranked, required
+from policies._orders import Access, Order, Ranked, check_range, required
 from sim.types import Clock
 
 
 class GdsfOrder(Order):
-    """Blocks ranked by clock + hits x cost; the clock is the rank of the last victim."""
+    """Blocks ranked by clock + hits x cost; the clock is the largest rank of any victim so far."""
 
     def __init__(self, capacity: int, *, block_size: int, attention: float) -> None:
         super().__init__(capacity)
@@ -30,9 +30,10 @@ class GdsfOrder(Order):
         self._rank(key, position)
 
     def victim(self) -> int:
-        """Take the smallest rank and set the clock to it."""
+        """Take the smallest rank and let the clock catch up with it."""
         key = required(self._ranked.smallest())
-        self._clock = self._ranked.rank(key)[0]
+        # One that was in use, and so was passed over, may rank below earlier victims.
+        self._clock = max(self._clock, self._ranked.rank(key)[0])
         self._ranked.remove(key)
         del self._num_accesses[key]
         return key
@@ -47,7 +48,8 @@ class Gdsf(EvictorPool):
 
     Source: Cherkasova, Improving WWW Proxies Performance with GDSF, 1998, as RAGCache uses it
     (Clock + Frequency x Cost / Size): all blocks are of one size, and the cost of a block is the
-    time to compute it again at its position.
+    time to compute it again at its position. The clock never goes back. Where every block may go,
+    as in both papers, the rank of a victim is never below it; after use, a block's may be.
 
     Parameters
     ----------
@@ -69,6 +71,7 @@ class Gdsf(EvictorPool):
         leaf_only: bool = False,
         attention: float = 3.3e-5,
     ) -> None:
+        check_range("attention", attention, 0, 1000)
         order = GdsfOrder(num_blocks, block_size=block_size, attention=attention)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

@@ -17,7 +17,7 @@ class LfuOrder(Order):
         self._ranked = Ranked(self.blocked)
         self._num_accesses: dict[int, int] = {}
         self._ageing = ageing
-        # Rank of the last victim, which newcomers start from if counts age.
+        # Largest rank of any victim so far, which newcomers start from if counts age.
         self._age = 0.0
 
     def on_hit(self, key: int, position: int, access: Access) -> None:
@@ -34,7 +34,8 @@ class LfuOrder(Order):
         """Take the smallest rank."""
         key = required(self._ranked.smallest())
         if self._ageing:
-            self._age = self._ranked.rank(key)[0]
+            # One that was in use, and so was passed over, may rank below earlier victims.
+            self._age = max(self._age, self._ranked.rank(key)[0])
         self._ranked.remove(key)
         del self._num_accesses[key]
         return key
@@ -51,8 +52,8 @@ class Lfu(EvictorPool):
     num_blocks, block_size, clock, leaf_only
         As for `policies._evictor_pool.EvictorPool`.
     ageing
-        Rank a block by its count plus the rank of the last victim when it was last asked for, so
-        that old counts lose their weight.
+        Rank a block by its count plus the largest rank of any victim when it was last asked for,
+        so that old counts lose their weight.
     """
 
     source: ClassVar[str] = "LFU; with ageing LFU-DA, Arlitt 1999"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Memory, Order, Queue, required
+from policies._orders import Access, Memory, Order, Queue, check_range, required
 from sim.types import Clock
 
 
@@ -94,6 +94,9 @@ class Mq(EvictorPool):
         lifetime: int = 10000,
         history: float = 4.0,
     ) -> None:
+        check_range("queues", queues, 1, 64)
+        check_range("lifetime", lifetime, 0, 10**18)
+        check_range("history", history, 0, 1000)
         order = MqOrder(num_blocks, queues=queues, lifetime=lifetime, history=history)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Order, required
+from policies._orders import Access, Order, check_range, required
 from sim.types import Clock
 
 
@@ -72,6 +72,7 @@ class RandomPolicy(EvictorPool):
         leaf_only: bool = False,
         seed: int = 0,
     ) -> None:
+        check_range("seed", seed, 0, 2**63 - 1)
         order = RandomOrder(num_blocks, seed=seed)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

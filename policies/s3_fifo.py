@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Memory, Order, Queue
+from policies._orders import Access, Memory, Order, Queue, check_range
 from sim.types import Clock
 
 
@@ -99,6 +99,9 @@ class S3Fifo(EvictorPool):
         ghost: float = 0.9,
         threshold: int = 2,
     ) -> None:
+        check_range("small", small, 0, 1)
+        check_range("ghost", ghost, 0, 1000)
+        check_range("threshold", threshold, 1, 10**6)
         order = S3FifoOrder(num_blocks, small=small, ghost=ghost, threshold=threshold)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Order, Queue, required
+from policies._orders import Access, Order, Queue, check_range, required
 from sim.types import Clock
 
 
@@ -64,6 +64,7 @@ class Slru(EvictorPool):
         leaf_only: bool = False,
         protected: float = 0.8,
     ) -> None:
+        check_range("protected", protected, 0, 1)
         order = SlruOrder(num_blocks, protected=protected)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Order, Ranked, required
+from policies._orders import Access, Order, Ranked, check_range, required
 from sim.types import Clock
 
 
@@ -74,6 +74,8 @@ class TailLru(EvictorPool):
         threshold: int = 2048,
         next_prompt: int = 512,
     ) -> None:
+        check_range("threshold", threshold, 0, 10**9)
+        check_range("next_prompt", next_prompt, 0, 10**9)
         order = TailLruOrder(
             num_blocks, block_size=block_size, threshold=threshold, next_prompt=next_prompt
         )

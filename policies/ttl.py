@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Order, Queue, required
+from policies._orders import Access, Order, Queue, check_range, required
 from sim.types import Clock
 
 
@@ -70,6 +70,7 @@ class Ttl(EvictorPool):
         leaf_only: bool = False,
         ttl_s: float = 300.0,
     ) -> None:
+        check_range("ttl_s", ttl_s, 0, 10**9)
         order = TtlOrder(num_blocks, ttl_s=ttl_s)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Memory, Order, Queue, required
+from policies._orders import Access, Memory, Order, Queue, check_range, required
 from sim.types import Clock
 
 
@@ -73,6 +73,8 @@ class TwoQ(EvictorPool):
         a1in: float = 0.25,
         a1out: float = 0.5,
     ) -> None:
+        check_range("a1in", a1in, 0, 1)
+        check_range("a1out", a1out, 0, 1000)
         order = TwoQOrder(num_blocks, a1in=a1in, a1out=a1out)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

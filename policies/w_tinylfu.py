@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from policies._evictor_pool import EvictorPool
-from policies._orders import Access, Order, Queue, required
+from policies._orders import Access, Order, Queue, check_range, required
 from sim.types import Clock
 
 
@@ -108,6 +108,9 @@ class WTinyLfu(EvictorPool):
         protected: float = 0.8,
         sample: int = 10,
     ) -> None:
+        check_range("window", window, 0, 1)
+        check_range("protected", protected, 0, 1)
+        check_range("sample", sample, 1, 10**6)
         order = WTinyLfuOrder(num_blocks, window=window, protected=protected, sample=sample)
         super().__init__(num_blocks, block_size, clock, order, leaf_only=leaf_only)
 

@@ -44,7 +44,7 @@ def columns_of(recorder):
     }
 
 
-def run_plain(requests, pool, limits, cost, *, reuse, closed_loop, **prices):
+def run_plain(requests, pool, limits, cost, *, reuse, closed_loop, until_ns, **prices):
     policy, num_blocks, block_size = pool
     recorder = Recorder(keep_steps=True)
     engine = Engine(
@@ -56,13 +56,14 @@ def run_plain(requests, pool, limits, cost, *, reuse, closed_loop, **prices):
         recorder,
         reuse=reuse,
         closed_loop=closed_loop,
+        until_ns=until_ns,
         **prices,
     )
     engine.run(requests)
     return recorder
 
 
-def run_fast(requests, pool, limits, cost, *, reuse, closed_loop, **prices):
+def run_fast(requests, pool, limits, cost, *, reuse, closed_loop, until_ns, **prices):
     policy, num_blocks, block_size = pool
     assert not why_not(policies.load(policy), limits, cost, prices.get("overhead"))
     rules = make_rules(
@@ -75,12 +76,15 @@ def run_fast(requests, pool, limits, cost, *, reuse, closed_loop, **prices):
         **prices,
     )
     record = FastRecord(keep_steps=True)
-    FastEngine(rules, record, reuse=reuse, closed_loop=closed_loop).run(requests)
+    loop = {"closed_loop": closed_loop, "until_ns": until_ns}
+    FastEngine(rules, record, reuse=reuse, **loop).run(requests)
     return record
 
 
-def assert_same(requests, pool, limits, cost, *, reuse="all", closed_loop=False, **prices):
-    options = {"reuse": reuse, "closed_loop": closed_loop, **prices}
+def assert_same(
+    requests, pool, limits, cost, *, reuse="all", closed_loop=False, until_ns=None, **prices
+):
+    options = {"reuse": reuse, "closed_loop": closed_loop, "until_ns": until_ns, **prices}
     expected = columns_of(run_plain(requests, pool, limits, cost, **options))
     assert columns_of(run_fast(requests, pool, limits, cost, **options)) == expected
     return expected
@@ -167,13 +171,14 @@ profiles = st.none() | st.builds(OverheadProfile, *[rates] * len(WORK))
 @pytest.mark.parametrize("policy", FAST_POLICIES)
 @given(
     requests=workloads(),
-    size=st.tuples(st.integers(1, 25), st.sampled_from([1, 2, 3, 4, 6])),
+    size=st.tuples(st.integers(1, 25), st.sampled_from([1, 2, 3, 4, 6, 4096])),
     config=limits,
     cost=linear | step_costs,
     options=st.fixed_dictionaries(
         {
             "reuse": st.sampled_from(["all", "prefill"]),
             "closed_loop": st.booleans(),
+            "until_ns": st.sampled_from([None, None, 0, 1, 20, 200]),
             "overhead": profiles,
             "overlap": st.booleans(),
             "cascade": st.sampled_from([0.0, 0.0, 0.3, 1.0]),

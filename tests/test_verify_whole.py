@@ -551,6 +551,28 @@ def test_without_a_time_the_clock_stands_still(path):
     assert without.divergences == stated.divergences
 
 
+def test_what_changes_no_answer_is_not_noticed(path):
+    """As docs/recorded-logs.md says; the twin of each that does change one is noticed."""
+
+    def is_noticed(log, change):
+        lines = lines_of(log)
+        change(lines)
+        return outcome_of(path, lines).num_agreeing == 0
+
+    # Nobody shares what c brings on line 8; a's first block is hit.
+    assert not is_noticed(V1_LOG, lambda lines: lines[7]["tokens"].__setitem__(-1, 999))
+    assert is_noticed(V1_LOG, lambda lines: lines[1]["tokens"].__setitem__(0, 999))
+    # Line 6 was refused, line 5 was not.
+    assert not is_noticed(V1_LOG, lambda lines: lines.pop(5))
+    assert not is_noticed(V1_LOG, lambda lines: lines.insert(5, lines[5]))
+    assert is_noticed(V1_LOG, lambda lines: lines.pop(4))
+    # V1 does not look at the clock.
+    assert not is_noticed(V1_LOG, lambda lines: lines[-1].update(now=10**6))
+    # A fifth request never waits for the other four, but a step would compute a token less.
+    assert not is_noticed(SCHEDULER_LOG, lambda lines: lines[0].update(max_num_seqs=5))
+    assert is_noticed(SCHEDULER_LOG, lambda lines: lines[0].update(max_num_batched_tokens=11))
+
+
 def test_requests_of_an_engine_log_stand_in_any_order(path):
     lines = lines_of(ENGINE_LOG)
     assert outcome_of(path, [lines[0], *lines[-2:0:-1], lines[-1]]).num_agreeing == 1
