@@ -14,7 +14,7 @@ from sim.errors import UsageError
 from workloads.clock import Clock, rows
 from workloads.column import Column, pieces
 from workloads.content import Ints, Segments, cut
-from workloads.fields import MAX_NS, RowError, show, text
+from workloads.fields import MAX_NS, RowError, show, text_or_none
 from workloads.options import ReadOptions
 from workloads.requests import Requests
 from workloads.tree import Names, Paths, PrefixTree, with_tail
@@ -173,10 +173,8 @@ class Intake:
 
     def request_id(self, name: str, value: object) -> str | None:
         """Check that an id was not seen before; None where the row has none."""
-        if value is None:
-            return None
-        request_id = text(name, value)
-        if request_id in self._line_of:
+        request_id = text_or_none(name, value)
+        if request_id is not None and request_id in self._line_of:
             raise RowError(
                 f"{name} {show(request_id)} is already that of line {self._line_of[request_id]}"
             )

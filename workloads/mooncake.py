@@ -19,7 +19,7 @@ from os import PathLike
 
 from workloads.batches import columns
 from workloads.content import cut
-from workloads.fields import RowError, num_tokens, show, text, time_ns
+from workloads.fields import RowError, num_tokens, show, text, text_or_none, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake, Path
 from workloads.tree import PrefixTree, with_answer
@@ -51,7 +51,7 @@ class MooncakeReader:
         intake.clock.expect(self.time_unit)
         self._tree = PrefixTree(intake.names, self.unit)
         self._turns = Turns(intake, self._tree, self.unit)
-        self._ids = IdReader()
+        self._ids = IdReader(signed=True)
         self._finer: FinerSharing | None = None
         if options.shares_within_blocks:
             self._finer = FinerSharing(intake, self.unit)
@@ -159,8 +159,7 @@ class MooncakeReader:
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
         """Find the session, and the name by which the turn before it was taken."""
-        session_id = value.get("session_id")
-        session_id = None if session_id is None else text("session_id", session_id)
+        session_id = text_or_none("session_id", value.get("session_id"))
         return session_id, session_id
 
     def _taken(self, value: dict[str, object], index: int) -> None:
@@ -184,7 +183,7 @@ class BailianReader(MooncakeReader):
         self._parent_of: dict[int, str] = {}
 
     def _request_id(self, value: dict[str, object]) -> tuple[str, object]:
-        name = "request_id" if value.get("request_id") is not None else "chat_id"
+        name = "chat_id" if value.get("request_id") in (None, "") else "request_id"
         return name, value.get(name)
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
