@@ -206,3 +206,26 @@ def test_the_earliest_time_stamp_is_spelt_in_full(save):
     path = save(at(1_700_000_000_123_456, 1, 2), at(1_700_000_000_623_456, 1, 2))
     said = " ".join(read(path).warnings)
     assert "the earliest timestamp is 1700000000123456, which was taken as 0" in said
+
+
+# Sessions.
+
+
+def test_a_turn_under_another_adapter_has_the_history_anew(save):
+    def turn(timestamp, *ids, session="s", **fields):
+        return at(timestamp, *ids, session_id=session, output_length=0, **fields)
+
+    rows = [turn(0, 1, 2), turn(9, 3, 4, lora_id=7), turn(18, 5, 6, lora_id=7),
+            turn(27, 1, 2, session="t"), turn(36, 3, 4, session="t")]  # fmt: skip
+    workload = read(save(*rows), turns="delta")
+    lengths = [request.num_prompt_tokens for request in workload.requests]
+    assert lengths == [1024, 2048, 3072, 1024, 2048]
+    # Only the turn that stays with the adapter, and what repeats without one, find something.
+    expected = [0, 0, 2048, 1024, 1024]
+    assert shared_prefix_tokens(workload.requests).tolist() == expected
+    tokens = [
+        {"timestamp": row["timestamp"], "token_ids": row["hash_ids"], "output_length": 0}
+        | {key: row[key] for key in ("session_id", "lora_id") if key in row}
+        for row in rows
+    ]
+    assert shared(save(*tokens), turns="delta") == [0, 0, 4, 2, 2]

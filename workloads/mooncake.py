@@ -109,8 +109,11 @@ class MooncakeReader:
         if session_id is not None:
             num_named = min(len(ids) * self.unit, num_prompt_tokens)
             self._turns.add(
-                index, None if hash_ids is None else num_named, form=stated_form(value)
-            )  # fmt: skip
+                index,
+                None if hash_ids is None else num_named,
+                root=root,
+                form=stated_form(value),
+            )
         self._taken(value, index)
 
     def take(self, batch: Sequence[bytes]) -> bool:

@@ -67,7 +67,7 @@ class Streams:
             think_ns=think_ns,
         )
         if session_id is not None and linked:
-            self._turns.add(index, len(stream), form=form, answer_is_known=known)
+            self._turns.add(index, len(stream), root=root, form=form, answer_is_known=known)
 
     def finish(self) -> None:
         """Link what can be linked only when all was read."""

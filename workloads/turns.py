@@ -57,6 +57,7 @@ class Turns:
         # Of each turn: its request, the tokens that ids name, and what it says of itself.
         self._index, self._num_named = array("q"), array("q")
         self._form, self._answer_is_known = array("b"), array("b")
+        self._root = array("q")
         self.continued: dict[int, int] = {}
         """Turns that may show the answer of the turn before, which is the value."""
         self.appended: dict[int, int] = {}
@@ -67,6 +68,7 @@ class Turns:
         index: int,
         num_named_tokens: int | None,
         *,
+        root: int,
         form: Form | None = None,
         answer_is_known: bool = False,
     ) -> None:
@@ -78,6 +80,8 @@ class Turns:
             The request.
         num_named_tokens
             Its first tokens that stand in the tree; None where its row has no ids.
+        root
+            Where its row stands in the tree: rows of different roots share nothing.
         form
             What its row says of itself.
         answer_is_known
@@ -87,6 +91,7 @@ class Turns:
         self._num_named.append(-1 if num_named_tokens is None else num_named_tokens)
         self._form.append(_FORMS.index(form))
         self._answer_is_known.append(answer_is_known)
+        self._root.append(root)
 
     def in_order(self) -> list[int]:
         """Give the requests of sessions in order of arrival; of the source where they tie."""
@@ -117,7 +122,7 @@ class Turns:
         for turn, last in pairs:
             index = self._index[turn]
             if self._form_of(turn, form_of_all) == "delta":
-                self._append(turn, self._index[last])
+                self._append(turn, last)
                 self.appended[index] = self._index[last]
             elif self._may_show_answer(turn, last):
                 self.continued[index] = self._index[last]
@@ -187,8 +192,11 @@ class Turns:
         intake = self._intake
         index = self._index[turn]
         num_prompt_tokens, num_output_tokens = intake.lengths(index)
-        history, own = intake.path(last), intake.path(index)
+        history, own = intake.path(self._index[last]), intake.path(index)
         start = history.ends[-1]
+        if self._root[turn] != self._root[last]:
+            # The same tokens, but under another LoRA adapter or salt, where nobody had them.
+            history = Path([intake.names.take(start)], [start])
         num_named = max(self._num_named[turn], 0)
         num_ids = -(-num_named // self._unit)
         ids = self._tree.ids_of(own.bases, own.ends, num_ids)

@@ -143,7 +143,8 @@ class WekaReader:
             # Nothing comes before a first turn that it could wait for.
             think_ns=think_ns if agent in last_turn else None,
         )
-        turns.add(index, min(len(ids) * unit, num_prompt_tokens), form="cumulative")
+        num_named = min(len(ids) * unit, num_prompt_tokens)
+        turns.add(index, num_named, root=root, form="cumulative")
         last_turn[agent] = index
 
     def finish(self) -> None:
