@@ -5,7 +5,8 @@ import json
 import pytest
 
 from sim.errors import UsageError
-from workloads import check_trace, read, shared_prefix_tokens
+from workloads import check_trace, describe, read, shared_prefix_tokens
+from workloads.write import write_trace
 
 MOONCAKE = {"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [0, 1]}
 BAILIAN = {
@@ -229,3 +230,53 @@ def test_a_turn_under_another_adapter_has_the_history_anew(save):
         for row in rows
     ]
     assert shared(save(*tokens), turns="delta") == [0, 0, 4, 2, 2]
+
+
+def with_answers(path, block_size=1, **options):
+    return describe(read(path, **options), block_size)["infinite_hit_rate_with_outputs"]
+
+
+def test_turns_under_other_keys_do_not_show_each_other(save):
+    # The first turn is shorter than a block, so that its ids cannot say that it is no beginning.
+    first = {**at(0, 1, session_id="s", turns="cumulative"), "input_length": 100}
+    second = {**at(9, 2, 3, session_id="s", turns="cumulative"), "input_length": 1000}
+    assert with_answers(save(first, second)) == pytest.approx(104 / 1100)
+    assert with_answers(save({**first, "cache_salt": "a"}, {**second, "cache_salt": "b"})) == 0
+
+
+def test_nothing_is_assumed_of_turns_that_cannot_tell(save):
+    short = [{**at(9 * i, i, session_id="s"), "input_length": 100 * (i + 1)} for i in range(3)]
+    path = save(*short)
+    assert [request.num_prompt_tokens for request in read(path).requests] == [100, 200, 300]
+    assert with_answers(path) == 0
+    assert with_answers(path, turns="cumulative") == pytest.approx((104 + 204) / 600)
+    # Other rows of the trace tell of these, and Bailian's name what they begin with.
+    whole = [at(0, 7, 8, session_id="t"), {**at(90, 7, 8, 9, session_id="t"), "input_length": 1536}]
+    assert with_answers(save(*short, *whole)) == pytest.approx((104 + 204 + 1028) / 3160)
+    turn = {**BAILIAN, "input_length": 10, "hash_ids": [7]}
+    later = {**BAILIAN, "chat_id": 2, "parent_chat_id": 1, "timestamp": 9, "hash_ids": [4, 5, 6]}
+    assert with_answers(save(turn, later)) == pytest.approx(13 / 50)
+
+
+@pytest.mark.parametrize("form", ["mooncake", "bailian"])
+def test_answers_that_the_next_turn_does_not_show_are_not_written_as_shown(save, tmp_path, form):
+    # As where the thoughts of a model are cut from the history.
+    first = {"timestamp": 0, "token_ids": [1, 2, 3, 4], "output_token_ids": [7, 7, 8]}
+    first["session_id"] = "s"
+    prompts = {
+        "separate": [1, 2, 3, 4, 8, 5, 6, 9],
+        "cumulative": [1, 2, 3, 4, 7, 7, 8, 6, 9],
+    }
+    for said, prompt in prompts.items():
+        second = {**first, "timestamp": 9, "token_ids": prompt}
+        original, path = save(first, second), tmp_path / "written"
+        assert write_trace(read(original), path, form, trace_block_size=1) == ()
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert rows[1]["turns"] == said
+        options = {"trace_block_size": 1}
+        assert with_answers(path, **options) == with_answers(original)
+    # What the first turn has no ids for is not made up either.
+    nameless = {**at(0, session_id="s", hash_ids=None), "input_length": 3}
+    later = {**at(9, 1, 2, session_id="s")}
+    write_trace(read(save(nameless, later)), path, form, trace_block_size=512)
+    assert with_answers(path, trace_block_size=512) == 0

@@ -23,7 +23,7 @@ from workloads.fields import RowError, num_tokens, show, text, text_or_none, tim
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake, Path
 from workloads.tree import PrefixTree, with_answer
-from workloads.turns import Turns, stated_form
+from workloads.turns import Form, Turns, stated_form
 from workloads.within_blocks import FinerSharing
 from workloads.workload import Workload
 
@@ -42,6 +42,7 @@ class MooncakeReader:
     block_size = 512
     time_unit = "ms"
     has_plain_rows = True
+    untold: Form = "separate"
 
     def __init__(self, intake: Intake) -> None:
         options = intake.options
@@ -50,7 +51,7 @@ class MooncakeReader:
         intake.identity_block_size = self.unit
         intake.clock.expect(self.time_unit)
         self._tree = PrefixTree(intake.names, self.unit)
-        self._turns = Turns(intake, self._tree, self.unit)
+        self._turns = Turns(intake, self._tree, self.unit, untold=self.untold)
         self._ids = IdReader(signed=True)
         self._finer: FinerSharing | None = None
         if options.shares_within_blocks:
@@ -179,6 +180,8 @@ class BailianReader(MooncakeReader):
     block_size = 16
     time_unit = "s"
     has_plain_rows = False
+    # A row that names the turn before says that it begins with it.
+    untold: Form = "cumulative"
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)

@@ -10,13 +10,14 @@ from workloads.content import cut
 from workloads.intake import Intake, Path
 from workloads.tree import PrefixTree, with_answer, with_tail
 
-Form = Literal["cumulative", "delta"]
-"""Whether a later turn's row holds the whole prompt, or only what is new."""
+Form = Literal["cumulative", "delta", "separate"]
+"""What a later turn's row holds: the whole prompt, or only what is new, or a whole prompt in which
+the turn before it and its answer do not stand as they were."""
 
 FORM_FIELD = "turns"
 """Field in which a row may say its form; other readers pass it over."""
 
-_FORMS: tuple[Form | None, ...] = (None, "cumulative", "delta")
+_FORMS: tuple[Form | None, ...] = (None, "cumulative", "delta", "separate")
 
 
 def stated_form(row: Mapping[str, object]) -> Form | None:
@@ -47,13 +48,16 @@ class Turns:
     (delta) say the user, the row itself, or else the trace as a whole: it is cumulative if some
     turn begins with at least half of the turn before it. If there are pairs that could tell and
     none does, rows are deltas. What is shared below a block of the trace cannot tell, nor can a
-    row without ids.
+    row without ids; where nothing tells, rows are of the form ``untold``.
     """
 
-    def __init__(self, intake: Intake, tree: PrefixTree, unit: int) -> None:
+    def __init__(
+        self, intake: Intake, tree: PrefixTree, unit: int, *, untold: Form = "separate"
+    ) -> None:
         self._intake = intake
         self._tree = tree
         self._unit = unit
+        self._untold = untold
         # Of each turn: its request, the tokens that ids name, and what it says of itself.
         self._index, self._num_named = array("q"), array("q")
         self._form, self._answer_is_known = array("b"), array("b")
@@ -121,10 +125,11 @@ class Turns:
         form_of_all = self._form_of_all(pairs)
         for turn, last in pairs:
             index = self._index[turn]
-            if self._form_of(turn, form_of_all) == "delta":
+            form = self._form_of(turn, form_of_all) or self._untold
+            if form == "delta":
                 self._append(turn, last)
                 self.appended[index] = self._index[last]
-            elif self._may_show_answer(turn, last):
+            elif form == "cumulative" and self._may_show_answer(turn, last):
                 self.continued[index] = self._index[last]
 
     def link(self) -> None:
@@ -173,6 +178,8 @@ class Turns:
     def _may_show_answer(self, turn: int, last: int) -> bool:
         """Whether a turn begins with all full blocks of the turn before, as far as ids tell."""
         if self._answer_is_known[last] or min(self._num_named[turn], self._num_named[last]) < 0:
+            return False
+        if self._root[turn] != self._root[last]:
             return False
         num_prompt_tokens, _ = self._intake.lengths(self._index[last])
         return self._overlap(turn, last)[0] >= num_prompt_tokens // self._unit * self._unit
