@@ -280,3 +280,30 @@ def test_answers_that_the_next_turn_does_not_show_are_not_written_as_shown(save,
     later = {**at(9, 1, 2, session_id="s")}
     write_trace(read(save(nameless, later)), path, form, trace_block_size=512)
     assert with_answers(path, trace_block_size=512) == 0
+
+
+# Where and what next.
+
+
+def test_a_broken_object_is_told_from_one_that_is_cut_off(save):
+    whole = json.dumps(MOONCAKE, indent=2) + "\n"
+    broken = '{\n  "timestamp": 4,\n  "input_length": ,\n  "output_length": 2\n}\n'
+    first = whole.count("\n") + 1
+    path = save(whole, broken, whole)
+    message = refused(path)
+    assert f"{path}:{first}: the JSON object is broken in line {first + 2} (Expecting" in message
+    assert "correct the line" in message
+    path = save(whole, whole[:-9])
+    assert f"{path}:{first}: the JSON object is cut off here" in refused(path)
+    path = save(whole, whole[: whole.index("_length") + 3])
+    assert f"{path}:{first}: the JSON object is cut off here" in refused(path)
+
+
+def test_what_can_be_done_is_one_thing_or_another(save):
+    path = save(at(0, 1, 2, 3), {**MOONCAKE, "timestamp": None})
+    first, second = check_trace(path).problems
+    assert first.endswith(
+        "; give the trace's own size with --trace-block-size or correct the line."
+    )
+    assert second.endswith("; add it or make arrivals with --arrival poisson and --rate.")
+    assert "--trace-block-size, correct the line, or read what can be read" in refused(path)

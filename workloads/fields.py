@@ -18,11 +18,11 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 
 class RowError(Exception):
-    """Why a row cannot be used, and what to do about it; the reader adds where it stands."""
+    """Why a row cannot be used, and what can be done about it; the reader adds where it stands."""
 
-    def __init__(self, reason: str, next_step: str = "correct the line") -> None:
+    def __init__(self, reason: str, *next_steps: str) -> None:
         super().__init__(reason)
-        self.next_step = next_step
+        self.next_steps = next_steps or ("correct the line",)
 
 
 def show(value: object) -> str:

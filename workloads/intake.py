@@ -139,10 +139,11 @@ class Intake:
         place = f"{self.where}:{line}"
         if self.options.mode == "strict":
             raise UsageError(
-                f"{place}: {fault}; {fault.next_step}, or read what can be read with --lenient."
+                f"{place}: {fault}; {', '.join(fault.next_steps)}, or read what can be read with"
+                " --lenient."
             )
         if self.options.mode == "check":
-            self.problems.append(f"{place}: {fault}; {fault.next_step}.")
+            self.problems.append(f"{place}: {fault}; {' or '.join(fault.next_steps)}.")
         if not self.num_skipped:
             self.first_skipped = f"the first in line {line}: {fault}"
         self.num_skipped += 1
@@ -193,7 +194,8 @@ class Intake:
             return self._arrivals[-1] if self._arrivals else 0
         raise RowError(
             f"{name} is missing, and an arrival cannot be guessed",
-            "add it, make arrivals with --arrival poisson and --rate",
+            "add it",
+            "make arrivals with --arrival poisson and --rate",
         )
 
     def arrival_or_none_ns(self, name: str, value: object) -> int:

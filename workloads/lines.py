@@ -167,17 +167,23 @@ class _Text:
                 if not isinstance(error, json.JSONDecodeError):
                     return RowError("a number is too long")
                 # An error well before the end does not go away by reading on.
-                if len(self.text) - error.pos > HEAD or not self.more():
-                    return RowError(
-                        f"{self._whole} is cut off or broken here, so that nothing after it can be"
-                        " read",
-                        "fetch the file anew",
-                    )
+                is_broken = len(self.text) - error.pos > HEAD
+                if is_broken or not self.more():
+                    return self._unreadable(error)
                 continue
             # A number may go on beyond what was read.
             if end < len(self.text) or not self.more():
                 self.at = end
                 return value
+
+    def _unreadable(self, error: json.JSONDecodeError) -> RowError:
+        """Say that a value is cut off, or where it is broken."""
+        rest = "so that nothing after it can be read"
+        if not self.text[error.pos :].strip(_BLANKS) or error.msg.startswith("Unterminated"):
+            return RowError(f"{self._whole} is cut off here, {rest}", "fetch the file anew")
+        line = self.line + self.text.count("\n", 0, error.pos)
+        reason = error.msg.removesuffix(" at")
+        return RowError(f"{self._whole} is broken in line {line} ({reason}), {rest}")
 
 
 def _values(file: io.BufferedReader, *, in_array: bool) -> Rows:

@@ -81,7 +81,8 @@ class MooncakeReader:
                 RowError(
                     f"hash_ids has {len(ids)} ids, but input_length {num_prompt_tokens} needs"
                     f" {num_blocks} at a trace block size of {self.unit} tokens",
-                    "give the trace's own size with --trace-block-size, correct the line",
+                    "give the trace's own size with --trace-block-size",
+                    "correct the line",
                 ),
                 "with a number of hash_ids that does not fit input_length, which was followed",
             )

@@ -126,7 +126,8 @@ class WekaReader:
                 RowError(
                     f"hash_ids has {len(ids)} ids, but in {num_prompt_tokens} has"
                     f" {num_full_blocks} full blocks of {unit} tokens",
-                    "give the trace's own size with --trace-block-size, correct the line",
+                    "give the trace's own size with --trace-block-size",
+                    "correct the line",
                 ),
                 "with a number of hash_ids that does not fit in, which was followed",
             )
