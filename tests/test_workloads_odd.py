@@ -244,6 +244,18 @@ def test_turns_under_other_keys_do_not_show_each_other(save):
     assert with_answers(save({**first, "cache_salt": "a"}, {**second, "cache_salt": "b"})) == 0
 
 
+@pytest.mark.parametrize("row", [MOONCAKE, TOKENS, {"prompt": "hi", "max_tokens": 2}])
+def test_delays_are_milliseconds_beside_time_stamps_that_are_none(save, row):
+    first = {**row, "timestamp": 1_700_000_000, "session_id": "s"}
+    path = save(first, {**first, "timestamp": 1_700_000_010, "delay": 2})
+    workload = read(path)
+    assert [request.think_ns for request in workload.requests] == [None, 2_000_000]
+    words = "delays before turns were read as milliseconds, timestamps as seconds"
+    assert words in " ".join(workload.warnings)
+    for path in (save(first, first), save({**first, "timestamp": 0, "delay": 2})):
+        assert words not in " ".join(read(path).warnings)
+
+
 def test_nothing_is_assumed_of_turns_that_cannot_tell(save):
     short = [{**at(9 * i, i, session_id="s"), "input_length": 100 * (i + 1)} for i in range(3)]
     path = save(*short)

@@ -195,6 +195,7 @@ class OpenAiReader(_TextReader):
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
         intake.clock.expect("ms")
+        intake.has_delays_in_ms = True
 
     def row(self, line: int, value: object) -> None:
         """Take a request or a conversation."""

@@ -14,7 +14,7 @@ from sim.errors import UsageError
 from workloads.clock import Clock, rows
 from workloads.column import Column, pieces
 from workloads.content import Ints, Segments, cut
-from workloads.fields import MAX_NS, RowError, show, text_or_none
+from workloads.fields import MAX_NS, RowError, show, text_or_none, unit_name
 from workloads.options import ReadOptions
 from workloads.requests import Requests
 from workloads.tree import Names, Paths, PrefixTree, with_tail
@@ -71,6 +71,9 @@ class Intake:
         Whether any row said something about its prefix.
     clock
         Of the time stamps.
+    has_delays_in_ms
+        Whether the format gives delays before turns beside its time stamps, in ms whatever unit
+        those are in.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -88,6 +91,7 @@ class Intake:
         self.has_prefix_info = False
         self.identity_block_size = 1
         self.clock = Clock(options.time_unit)
+        self.has_delays_in_ms = False
         self._scope_names = _ScopeNames()
         self._roots: dict[object, int] = {}
         # Ids, sessions and think times are kept from the first request on that has one.
@@ -418,6 +422,9 @@ class Intake:
         if self.num_skipped and self.options.mode == "lenient":
             said.append(f"{rows(self.num_skipped)} skipped, {self.first_skipped}")
         said += [f"{rows(count)} {odd}" for odd, count in self.counts.items()]
+        unit = unit_name(self.clock.unit_ns)
+        if self.has_delays_in_ms and len(self._thinks) and unit != "milliseconds":
+            said.append(f"delays before turns were read as milliseconds, timestamps as {unit}")
         return said
 
 

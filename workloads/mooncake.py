@@ -50,6 +50,7 @@ class MooncakeReader:
         self.unit = options.trace_block_size or self.block_size
         intake.identity_block_size = self.unit
         intake.clock.expect(self.time_unit)
+        intake.has_delays_in_ms = self.time_unit == "ms"
         self._tree = PrefixTree(intake.names, self.unit)
         self._turns = Turns(intake, self._tree, self.unit, untold=self.untold)
         self._ids = IdReader(signed=True)

@@ -82,6 +82,7 @@ class TokenIdReader:
         self._streams = Streams(intake)
         self._ids = IdReader()
         intake.clock.expect("ms")
+        intake.has_delays_in_ms = True
 
     def row(self, line: int, value: object) -> None:
         """Take a row."""
