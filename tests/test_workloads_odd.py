@@ -118,6 +118,21 @@ def test_messages_that_say_nothing_are_not_taken_for_equal_ones(save):
     assert len(read(save({"messages": [called, result]}), timed=False).requests) == 1
 
 
+def test_a_conversation_that_is_there_twice_is_named_by_its_turn(save):
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    rows = [{"session_id": "s", "messages": said * count} for count in (1, 2)]
+    message = refused(save(*rows))
+    assert ":2: the turn (conversation/number) 's/0' is already that of line 1" in message
+
+
+def test_fields_as_load_generators_write_them(save):
+    wrapped = {"timestamp": 5, "request": {"prompt": "hi", "max_tokens": 3}}
+    (request,) = read(save(wrapped)).requests
+    assert (request.num_prompt_tokens, request.num_output_tokens) == (2, 3)
+    (request,) = read(save({"prompt": "hi", "output_tokens": 7}), timed=False).requests
+    assert request.num_output_tokens == 7
+
+
 def bytes_of(*pieces):
     return sum(map(len, pieces))
 

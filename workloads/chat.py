@@ -27,7 +27,9 @@ from workloads.tokenizer import load_tokenizer
 
 _ROLES = {"human": "user", "gpt": "assistant", "bing": "assistant", "bard": "assistant",
           "chatgpt": "assistant", "model": "assistant"}  # fmt: skip
-_MAX_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_length")
+_MAX_TOKENS = (
+    "max_completion_tokens", "max_tokens", "max_output_tokens", "output_length", "output_tokens"
+)  # fmt: skip
 _SAID = frozenset({"content", "value", "tool_calls", "function_call"})
 """Fields of a message that hold what it says."""
 _SYSTEM = ("instructions", "system")
@@ -167,7 +169,8 @@ class _TextReader:
             history += [said, end]
 
     def _turn_id(self, name: str, number: int) -> str:
-        turn_id = self.intake.request_id("id", f"{name}/{number}")
+        # A row is a whole conversation, so that one that goes on with another has its turns twice.
+        turn_id = self.intake.request_id("the turn (conversation/number)", f"{name}/{number}")
         assert turn_id is not None
         return turn_id
 

@@ -279,7 +279,7 @@ _TELLS: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("sharegpt", frozenset(), frozenset({"conversations"})),
     ("sharegpt", frozenset({"id"}), frozenset({"items"})),
     ("lmcache", frozenset({"input", "session_id"}), frozenset({"output"})),
-    ("openai", frozenset(), frozenset({"messages", "prompt", "text_input", "text"})),
+    ("openai", frozenset(), frozenset({"messages", "prompt", "text_input", "text", "request"})),
     ("openai", frozenset({"input", "model"}), frozenset({"input"})),
 )
 """Formats in turn: keys that the first row must have, and keys of which it must have one."""
