@@ -124,7 +124,8 @@ def told(trace):
     ]
     begins = [2 * common(turn.prompt, last.prompt[: full_of(last)]) >= full_of(last)
               for turn, last in can_tell]  # fmt: skip
-    of_all = None if not can_tell else "cumulative" if any(begins) else "delta"
+    untold = "cumulative" if trace.form == "bailian" else "separate"
+    of_all = untold if not can_tell else "cumulative" if any(begins) else "delta"
     for index, row in enumerate(rows):
         if row.before is None:
             continue
@@ -136,7 +137,11 @@ def told(trace):
             row.prompt = last.stream + row.prompt
             row.stream = row.prompt + answer_of(rows, index)
             row.appended = True
-        elif isinstance(last.answer, int) and None not in (row.ids, last.ids):
+        elif (
+            (form or row.says or of_all) == "cumulative"
+            and isinstance(last.answer, int)
+            and None not in (row.ids, last.ids)
+        ):
             full = min(full_of(last), len(last.prompt) // unit * unit)
             full_of_prompt = len(last.prompt) // unit * unit
             row.continues = min(common(row.prompt, last.stream), full) >= full_of_prompt
@@ -262,7 +267,7 @@ def traces(draw):
         answer = draw(st.integers(0, 2 * unit + 1))
         if form == "tokens" and draw(st.booleans()):
             answer = draw(st.lists(st.integers(0, 2), max_size=3))
-        says = draw(st.sampled_from([None, None, None, None, "cumulative", "delta"]))
+        says = draw(st.sampled_from([None, None, None, None, "cumulative", "delta", "separate"]))
         rows.append(Row(ids, missing, answer, session, says, draw(st.integers(0, 1))))
         if ids is not None:
             # A partial block's id is not seen again, mostly.

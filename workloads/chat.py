@@ -15,18 +15,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 import numpy as np
 
 from workloads.content import Ints
-from workloads.fields import RowError, num_tokens, show, text, time_ns
+from workloads.fields import RowError, num_tokens, show, text_or_none, time_ns
 from workloads.intake import Intake
 from workloads.token_ids import Streams
 from workloads.tokenizer import load_tokenizer
 
 _ROLES = {"human": "user", "gpt": "assistant", "bing": "assistant", "bard": "assistant",
           "chatgpt": "assistant", "model": "assistant"}  # fmt: skip
-_MAX_TOKENS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "output_length")
+_MAX_TOKENS = (
+    "max_completion_tokens", "max_tokens", "max_output_tokens", "output_length", "output_tokens"
+)  # fmt: skip
+_SAID = frozenset({"content", "value", "tool_calls", "function_call"})
+"""Fields of a message that hold what it says."""
+_SYSTEM = ("instructions", "system")
+"""Fields beside the messages that hold a system prompt."""
 _FIRST_IMAGE = 1 << 40
 """Token ids of images, beyond those of any tokenizer."""
 
@@ -42,6 +49,8 @@ class _TextReader:
         self._tokenize = load_tokenizer(intake.options.tokenizer)
         self._marks: dict[str, Ints] = {}
         self._images: dict[str, int] = {}
+        # Conversations without a name on the line that had the last one of them.
+        self._unnamed = (0, 0)
         if intake.options.tokenizer is None:
             intake.said.append(
                 "texts are counted in bytes of UTF-8, three to five to a token of a model; give"
@@ -75,6 +84,9 @@ class _TextReader:
         given = value.get("role", value.get("from"))
         if not isinstance(given, str):
             raise RowError(f"a message has the role {show(given)}, which is not text")
+        if not _SAID & value.keys():
+            # Taken as empty, all such messages would be one another's hits.
+            raise RowError(f"a message of {show(given)} has no content (or value)")
         content = value.get("content", value.get("value"))
         parts = content if isinstance(content, list) else [content]
         pieces = [self._part(part) for part in parts if part is not None]
@@ -98,6 +110,16 @@ class _TextReader:
         number = self._images.setdefault(digest, len(self._images))
         return np.array([_FIRST_IMAGE + number], dtype=np.int64)
 
+    def before_messages(self, row: Mapping[str, object]) -> list[Message]:
+        """Read what a row gives beside its messages and engines put before them."""
+        found = []
+        if row.get("tools"):
+            found.append(("tools", self.tokens("tools", json.dumps(row["tools"], sort_keys=True))))
+        for name in _SYSTEM:
+            if row.get(name):
+                found.append(self.message({"role": "system", "content": row[name]}))
+        return found
+
     def prompt(self, messages: list[Message]) -> Ints:
         """Set messages as a prompt that asks for an answer."""
         end = self.mark("<|im_end|>\n")
@@ -105,9 +127,11 @@ class _TextReader:
         return join([*pieces, self.head("assistant")])
 
     def conversation(
-        self, line: int, name: str, messages: list[Message], *, arrival_ns: int, root: int
+        self, line: int, name: str | None, messages: list[Message], *, arrival_ns: int, root: int
     ) -> None:
         """Add a request per answer of a conversation, each with all that was said before it."""
+        if not messages:
+            raise RowError("the conversation is empty")
         first = next((i for i, (role, _) in enumerate(messages) if role != "assistant"), None)
         if first is None:
             raise RowError("the conversation holds nothing but answers")
@@ -121,6 +145,11 @@ class _TextReader:
             raise RowError("the conversation holds no answer")
         if self.intake.num_wanted is not None:
             num_turns = min(num_turns, self.intake.num_wanted)
+        if name is None:
+            # An array may have all of its conversations on one line.
+            last_line, count = self._unnamed
+            self._unnamed = (line, count + 1 if line == last_line else 1)
+            name = f"line {line}" if self._unnamed[1] == 1 else f"line {line}, {self._unnamed[1]}"
         ids = [self._turn_id(name, number) for number in range(num_turns)]
         for role, said in messages[first:]:
             history.append(self.head(role))
@@ -140,7 +169,8 @@ class _TextReader:
             history += [said, end]
 
     def _turn_id(self, name: str, number: int) -> str:
-        turn_id = self.intake.request_id("id", f"{name}/{number}")
+        # A row is a whole conversation, so that one that goes on with another has its turns twice.
+        turn_id = self.intake.request_id("the turn (conversation/number)", f"{name}/{number}")
         assert turn_id is not None
         return turn_id
 
@@ -152,11 +182,11 @@ class ShareGptReader(_TextReader):
         """Take a conversation."""
         said = value.get("conversations", value.get("items")) if isinstance(value, dict) else None
         if not isinstance(value, dict) or not isinstance(said, list):
-            raise RowError(f"{show(value)} is not a conversation: it has no list of them")
-        name = text("id", value.get("id", f"line {line}"))
+            raise RowError(f"{show(value)} is not a conversation: it has no list of messages")
+        name = text_or_none("id", value.get("id"))
         messages = [self.message(one) for one in said]
         self.conversation(
-            line, name, messages,
+            line, name, [*self.before_messages(value), *messages] if messages else [],
             arrival_ns=self.intake.arrival_or_none_ns("timestamp", value.get("timestamp")),
             root=self.intake.scope(self.streams.tree, value),
         )  # fmt: skip
@@ -168,6 +198,7 @@ class OpenAiReader(_TextReader):
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
         intake.clock.expect("ms")
+        intake.has_delays_in_ms = True
 
     def row(self, line: int, value: object) -> None:
         """Take a request or a conversation."""
@@ -180,8 +211,7 @@ class OpenAiReader(_TextReader):
         assert isinstance(body, dict)
         id_name = "custom_id" if value.get("custom_id") is not None else "request_id"
         request_id = self.intake.request_id(id_name, value.get(id_name))
-        session = value.get("session_id")
-        session_id = None if session is None else text("session_id", session)
+        session_id = text_or_none("session_id", value.get("session_id"))
         delay = value.get("delay")
         think_ns = None if delay is None else time_ns("delay", delay, 10**6)
         # Another model shares nothing, and a LoRA adapter goes by the name of a model.
@@ -192,15 +222,19 @@ class OpenAiReader(_TextReader):
             *([body] * (body is not value)),
         )
         messages = body.get("messages", body.get("input"))
-        if isinstance(messages, list):
-            said = [self.message(one) for one in messages]
-            if body.get("tools"):
-                tools = self.tokens("tools", json.dumps(body["tools"], sort_keys=True))
-                said.insert(0, ("tools", tools))
-            if said and said[-1][0] == "assistant":
+        before = self.before_messages(body)
+        if isinstance(messages, list) or before:
+            if isinstance(messages, list):
+                said = [self.message(one) for one in messages]
+            else:
+                said = [("user", self._text(body))]
+            if not said:
+                raise RowError("messages is empty")
+            said = [*before, *said]
+            if said[-1][0] == "assistant":
                 self.conversation(
                     line,
-                    session_id or request_id or f"line {line}",
+                    session_id or request_id,
                     said,
                     arrival_ns=self.intake.arrival_or_none_ns("timestamp", value.get("timestamp")),
                     root=scope,
@@ -259,8 +293,7 @@ class LmcacheReader(_TextReader):
         if not isinstance(value, dict):
             raise RowError(f"{show(value)} is not a JSON object with the fields of a request")
         arrival_ns = self.intake.arrival_ns("timestamp", value.get("timestamp"))
-        session = value.get("session_id")
-        session_id = None if session is None else text("session_id", session)
+        session_id = text_or_none("session_id", value.get("session_id"))
         prompt = self.tokens("input", value.get("input"))
         if not len(prompt):
             self.intake.pass_over("without any input")

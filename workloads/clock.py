@@ -146,7 +146,7 @@ class Clock:
             )
         if start_ns and not self.dated:
             said.append(
-                f"the earliest timestamp is {start_ns / unit_ns:.15g}, which was taken as 0"
+                f"the earliest timestamp is {_spelt(start_ns, unit_ns)}, which was taken as 0"
             )
         return said + self._doubts(arrivals, start_ns, unit_ns)
 
@@ -178,6 +178,12 @@ class Clock:
                 " second, which makes little sense; if the unit is another, give --time-unit"
             ]
         return []
+
+
+def _spelt(time_ns: int, unit_ns: int) -> str:
+    """Spell a time in a unit, a whole number with all of its digits."""
+    whole, rest = divmod(time_ns, unit_ns)
+    return f"{time_ns / unit_ns:.15g}" if rest else str(whole)
 
 
 def _unit_key(unit_ns: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TypeGuard
 
 MAX_TOKENS = 2**31 - 1
 MAX_NS = 2**63 - 1
@@ -11,15 +12,17 @@ UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Units of time by name, in ns."""
 
 _UNIT_NAMES = {10**9: "seconds", 10**6: "milliseconds", 10**3: "microseconds", 1: "nanoseconds"}
+_EXACT_FLOATS = 2**53
+"""From which on a float may stand for several whole numbers."""
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 
 class RowError(Exception):
-    """Why a row cannot be used, and what to do about it; the reader adds where it stands."""
+    """Why a row cannot be used, and what can be done about it; the reader adds where it stands."""
 
-    def __init__(self, reason: str, next_step: str = "correct the line") -> None:
+    def __init__(self, reason: str, *next_steps: str) -> None:
         super().__init__(reason)
-        self.next_step = next_step
+        self.next_steps = next_steps or ("correct the line",)
 
 
 def show(value: object) -> str:
@@ -126,6 +129,24 @@ def text(field: str, value: object) -> str:
     RowError
         If it is neither text nor a whole number.
     """
+    if is_exact_float(value):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise RowError(f"{field} is {show(value)}, which is neither text nor a whole number")
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def text_or_none(field: str, value: object) -> str | None:
+    """Read a name that a row may lack: null and the empty text, as tables write it, are none.
+
+    Raises
+    ------
+    RowError
+        If there is one that is neither text nor a whole number.
+    """
+    return None if value is None or value == "" else text(field, value)
+
+
+def is_exact_float(value: object) -> TypeGuard[float]:
+    """Whether a value is a whole number that was written as 7.0 and cannot have lost a digit."""
+    return isinstance(value, float) and value.is_integer() and abs(value) < _EXACT_FLOATS

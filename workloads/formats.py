@@ -13,7 +13,7 @@ from workloads.chat import LmcacheReader, OpenAiReader, PromptReader, ShareGptRe
 from workloads.fields import RowError, show
 from workloads.intake import Intake
 from workloads.lengths import AZURE, BURST, AzureReader, BurstReader, csv_rows
-from workloads.lines import Rows, first_value, read_rows
+from workloads.lines import Rows, first_value, has_a_row_per_line, parse, read_rows
 from workloads.mooncake import BailianReader, MooncakeReader
 from workloads.source import HEAD, DamagedError, Part, lines
 from workloads.token_ids import PROMPTS, TokenIdReader
@@ -147,7 +147,7 @@ FORMATS: dict[str, Format] = {
     ),
     "sharegpt": Format(
         "ShareGPT JSON",
-        "`id`, `conversations`: `from`, `value`",
+        "`id`, `conversations`: `from`, `value`; `system`, `tools`",
         "none",
         "text",
         "arrivals: all come at once unless `--arrival` makes them",
@@ -155,8 +155,8 @@ FORMATS: dict[str, Format] = {
     ),
     "openai": Format(
         "OpenAI chat, completion or batch JSONL",
-        "`messages` or `prompt` (in `body` or `payload`), `model`, `tools`, `max_tokens`,"
-        " `custom_id`; `timestamp`, `session_id`, `delay`, `output`",
+        "`messages` or `prompt` (in `body` or `payload`), `model`, `tools`, `system`,"
+        " `instructions`, `max_tokens`, `custom_id`; `timestamp`, `session_id`, `delay`, `output`",
         "ms, often none",
         "text",
         "answers, mostly: their longest length is taken",
@@ -233,8 +233,13 @@ def _recognise_json(part: Part, head: bytes) -> str:
     # Where the first row is longer than what can be looked at, keys may be nested ones.
     found = value if isinstance(value, dict) else {k.decode() for k in _KEY.findall(head)}
     keys = set(found)
-    for name, needed, any_of in _TELLS:
-        if needed <= keys and keys & any_of:
+    if (name := _told_by(keys)) is not None:
+        return name
+    if has_a_row_per_line(head):
+        # The first row may be a broken one, or say something about the others.
+        later = (parse(line) for line in head.split(b"\n")[1:] if line.startswith(b"{"))
+        told = (_told_by(set(row)) for row in later if isinstance(row, dict))
+        if (name := next(filter(None, told), None)) is not None:
             return name
     if value is None and len(head) >= HEAD:
         # The row goes on, and with it what would tell.
@@ -244,8 +249,25 @@ def _recognise_json(part: Part, head: bytes) -> str:
             f"{part.name}:1: the first {HEAD >> 10} KiB of the first row, which are looked at, do"
             f" not tell its format; name it with --format ({', '.join(FORMATS)})."
         )
+    if isinstance(value, dict) and not keys & _OF_MOONCAKE:
+        fields = ", ".join(map(show, list(value)[:5])) or "no field"
+        raise UsageError(
+            f"{part.name}:1: a row with {fields} is in no known format; give a trace in one, or"
+            f" name it with --format ({', '.join(FORMATS)})."
+        )
     return "mooncake"
 
+
+def _told_by(keys: set[str]) -> str | None:
+    """Name the format of a row with these keys; None where they do not tell it."""
+    for name, needed, any_of in _TELLS:
+        if needed <= keys and keys & any_of:
+            return name
+    return None
+
+
+_OF_MOONCAKE = frozenset({"timestamp", "created_time", "output_length", "output_tokens"})
+"""Fields of a row of Mooncake's that lacks those which tell it."""
 
 _TELLS: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("weka", frozenset({"requests"}), frozenset({"hash_id_scope", "block_size", "models"})),
@@ -255,8 +277,9 @@ _TELLS: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = (
     ("tokens", frozenset(), frozenset(PROMPTS)),
     ("mooncake", frozenset(), frozenset({"hash_ids", "input_length", "input_tokens"})),
     ("sharegpt", frozenset(), frozenset({"conversations"})),
+    ("sharegpt", frozenset({"id"}), frozenset({"items"})),
     ("lmcache", frozenset({"input", "session_id"}), frozenset({"output"})),
-    ("openai", frozenset(), frozenset({"messages", "prompt", "text_input", "text"})),
+    ("openai", frozenset(), frozenset({"messages", "prompt", "text_input", "text", "request"})),
     ("openai", frozenset({"input", "model"}), frozenset({"input"})),
 )
 """Formats in turn: keys that the first row must have, and keys of which it must have one."""

@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from workloads.content import Ints
-from workloads.fields import RowError, show
+from workloads.fields import RowError, is_exact_float, show
 
 
 class IdReader:
-    """Reads ids of any width, or texts, as int64: equal if and only if the ids are."""
+    """Reads ids of any width and sign, or texts, as int64: equal if and only if the ids are.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    signed
+        Whether negative numbers are ids, as tools write hashes of 64 bits that have a sign; -1
+        never is one, since it stands for "none" in many a format.
+    """
+
+    def __init__(self, *, signed: bool = False) -> None:
+        self._signed = signed
         self._odd: dict[int | str, int] = {}
 
     def read(self, name: str, value: object) -> Ints:
@@ -42,12 +50,19 @@ class IdReader:
         return np.arange(-1 - first, -1 - first - max(count, 0), -1, dtype=np.int64)
 
     def _id(self, name: str, value: object) -> int:
-        if type(value) is int and value >= 0:  # `type`, since True is an int too
-            if value < 2**63:
+        if is_exact_float(value):
+            value = int(value)
+        if type(value) is int:  # `type`, since True is an int too
+            if value == -1 or (value < 0 and not self._signed):
+                raise RowError(f"{name} holds {show(value)}, which is no id")
+            if 0 <= value < 2**63:
                 return value
-        elif type(value) is not str:
+        elif isinstance(value, float) and value.is_integer():
             raise RowError(
-                f"{name} holds {show(value)}, which is neither text nor a whole number of at"
-                " least 0"
+                f"{name} holds {show(value)}, a number that was written with a fraction and keeps"
+                " no more than 16 digits, so that different ids may have become one",
+                "write ids as whole numbers or as text",
             )
+        elif type(value) is not str:
+            raise RowError(f"{name} holds {show(value)}, which is neither text nor a whole number")
         return -1 - self._odd.setdefault(value, len(self._odd))

@@ -14,7 +14,7 @@ from sim.errors import UsageError
 from sim.mapped import Column, pieces
 from workloads.clock import Clock, rows
 from workloads.content import Ints, Segments, cut
-from workloads.fields import MAX_NS, RowError, show, text
+from workloads.fields import MAX_NS, RowError, show, text_or_none, unit_name
 from workloads.options import ReadOptions
 from workloads.requests import Requests
 from workloads.tree import Names, Paths, PrefixTree, with_tail
@@ -71,6 +71,9 @@ class Intake:
         Whether any row said something about its prefix.
     clock
         Of the time stamps.
+    has_delays_in_ms
+        Whether the format gives delays before turns beside its time stamps, in ms whatever unit
+        those are in.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -88,6 +91,7 @@ class Intake:
         self.has_prefix_info = False
         self.identity_block_size = 1
         self.clock = Clock(options.time_unit)
+        self.has_delays_in_ms = False
         self._scope_names = _ScopeNames()
         self._roots: dict[object, int] = {}
         # Ids, sessions and think times are kept from the first request on that has one.
@@ -139,10 +143,11 @@ class Intake:
         place = f"{self.where}:{line}"
         if self.options.mode == "strict":
             raise UsageError(
-                f"{place}: {fault}; {fault.next_step}, or read what can be read with --lenient."
+                f"{place}: {fault}; {', '.join(fault.next_steps)}, or read what can be read with"
+                " --lenient."
             )
         if self.options.mode == "check":
-            self.problems.append(f"{place}: {fault}; {fault.next_step}.")
+            self.problems.append(f"{place}: {fault}; {' or '.join(fault.next_steps)}.")
         if not self.num_skipped:
             self.first_skipped = f"the first in line {line}: {fault}"
         self.num_skipped += 1
@@ -173,10 +178,8 @@ class Intake:
 
     def request_id(self, name: str, value: object) -> str | None:
         """Check that an id was not seen before; None where the row has none."""
-        if value is None:
-            return None
-        request_id = text(name, value)
-        if request_id in self._line_of:
+        request_id = text_or_none(name, value)
+        if request_id is not None and request_id in self._line_of:
             raise RowError(
                 f"{name} {show(request_id)} is already that of line {self._line_of[request_id]}"
             )
@@ -195,7 +198,8 @@ class Intake:
             return self._arrivals[-1] if self._arrivals else 0
         raise RowError(
             f"{name} is missing, and an arrival cannot be guessed",
-            "add it, make arrivals with --arrival poisson and --rate",
+            "add it",
+            "make arrivals with --arrival poisson and --rate",
         )
 
     def arrival_or_none_ns(self, name: str, value: object) -> int:
@@ -418,6 +422,9 @@ class Intake:
         if self.num_skipped and self.options.mode == "lenient":
             said.append(f"{rows(self.num_skipped)} skipped, {self.first_skipped}")
         said += [f"{rows(count)} {odd}" for odd, count in self.counts.items()]
+        unit = unit_name(self.clock.unit_ns)
+        if self.has_delays_in_ms and len(self._thinks) and unit != "milliseconds":
+            said.append(f"delays before turns were read as milliseconds, timestamps as {unit}")
         return said
 
 

@@ -14,6 +14,8 @@ Rows = Generator[tuple[int, object], None, None]
 """Line number (from 1) and JSON value; a `RowError` in its place says why there is none."""
 
 _BLANKS = " \t\r\n"
+_ENDS = ("\n", "\r")
+_CUT_OFF = "the last line is cut off in the middle of a row"
 _decoder = json.JSONDecoder()
 
 
@@ -87,22 +89,34 @@ def parse(line: bytes) -> object:
     try:
         text = line.decode("utf-8")
         return json.loads(text)
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data" and not line.endswith((b"\n", b"\r")):
+            return RowError(_CUT_OFF, "fetch the file anew")
         return RowError("the line is not UTF-8 text")
     except RecursionError:
         return RowError("the line is nested too deeply")
     except ValueError as error:
-        text = text.strip()
-        if not text.startswith("{"):
+        return _not_json(text, error)
+
+
+def _not_json(text: str, error: ValueError) -> RowError:
+    """Say why a line is no row, as the parser found."""
+    shown = text.strip(_BLANKS)
+    if not shown.startswith("{"):
+        return RowError(
+            f"{show(shown)} is not a JSON object", "give a trace of one JSON object per line"
+        )
+    reason = "a number is too long"
+    if isinstance(error, json.JSONDecodeError):
+        if error.msg == "Extra data":
             return RowError(
-                f"{show(text)} is not a JSON object", "give a trace of one JSON object per line"
+                f"{show(text[error.pos :].strip(_BLANKS))} follows the JSON object in its line",
+                "give one JSON object per line",
             )
-        if not line.endswith((b"\n", b"\r")):
-            return RowError(
-                "the last line is cut off in the middle of a row", "fetch the file anew"
-            )
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
-        return RowError(f"{show(text)} is not a whole JSON object ({reason})")
+        reason = f"{error.msg.removesuffix(' at')} at character {error.pos + 1}"
+    if not text.endswith(_ENDS):
+        return RowError(_CUT_OFF, "fetch the file anew")
+    return RowError(f"{show(shown)} is not a whole JSON object ({reason})")
 
 
 class _Text:
@@ -153,17 +167,23 @@ class _Text:
                 if not isinstance(error, json.JSONDecodeError):
                     return RowError("a number is too long")
                 # An error well before the end does not go away by reading on.
-                if len(self.text) - error.pos > HEAD or not self.more():
-                    return RowError(
-                        f"{self._whole} is cut off or broken here, so that nothing after it can be"
-                        " read",
-                        "fetch the file anew",
-                    )
+                is_broken = len(self.text) - error.pos > HEAD
+                if is_broken or not self.more():
+                    return self._unreadable(error)
                 continue
             # A number may go on beyond what was read.
             if end < len(self.text) or not self.more():
                 self.at = end
                 return value
+
+    def _unreadable(self, error: json.JSONDecodeError) -> RowError:
+        """Say that a value is cut off, or where it is broken."""
+        rest = "so that nothing after it can be read"
+        if not self.text[error.pos :].strip(_BLANKS) or error.msg.startswith("Unterminated"):
+            return RowError(f"{self._whole} is cut off here, {rest}", "fetch the file anew")
+        line = self.line + self.text.count("\n", 0, error.pos)
+        reason = error.msg.removesuffix(" at")
+        return RowError(f"{self._whole} is broken in line {line} ({reason}), {rest}")
 
 
 def _values(file: io.BufferedReader, *, in_array: bool) -> Rows:
@@ -196,6 +216,9 @@ def _values(file: io.BufferedReader, *, in_array: bool) -> Rows:
                     )
                 return
             line = text.line_here()
+            if next_character == "]" and after_comma:
+                yield line, RowError("a comma stands before the end of the JSON array", "remove it")
+                return
             if in_array and not first and not after_comma:
                 yield line, RowError("a comma is missing between two elements of the JSON array")
                 return

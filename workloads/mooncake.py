@@ -19,11 +19,11 @@ from os import PathLike
 
 from workloads.batches import columns
 from workloads.content import cut
-from workloads.fields import RowError, num_tokens, show, text, time_ns
+from workloads.fields import RowError, num_tokens, show, text, text_or_none, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake, Path
 from workloads.tree import PrefixTree, with_answer
-from workloads.turns import Turns, stated_form
+from workloads.turns import Form, Turns, stated_form
 from workloads.within_blocks import FinerSharing
 from workloads.workload import Workload
 
@@ -42,6 +42,7 @@ class MooncakeReader:
     block_size = 512
     time_unit = "ms"
     has_plain_rows = True
+    untold: Form = "separate"
 
     def __init__(self, intake: Intake) -> None:
         options = intake.options
@@ -49,9 +50,10 @@ class MooncakeReader:
         self.unit = options.trace_block_size or self.block_size
         intake.identity_block_size = self.unit
         intake.clock.expect(self.time_unit)
+        intake.has_delays_in_ms = self.time_unit == "ms"
         self._tree = PrefixTree(intake.names, self.unit)
-        self._turns = Turns(intake, self._tree, self.unit)
-        self._ids = IdReader()
+        self._turns = Turns(intake, self._tree, self.unit, untold=self.untold)
+        self._ids = IdReader(signed=True)
         self._finer: FinerSharing | None = None
         if options.shares_within_blocks:
             self._finer = FinerSharing(intake, self.unit)
@@ -80,7 +82,8 @@ class MooncakeReader:
                 RowError(
                     f"hash_ids has {len(ids)} ids, but input_length {num_prompt_tokens} needs"
                     f" {num_blocks} at a trace block size of {self.unit} tokens",
-                    "give the trace's own size with --trace-block-size, correct the line",
+                    "give the trace's own size with --trace-block-size",
+                    "correct the line",
                 ),
                 "with a number of hash_ids that does not fit input_length, which was followed",
             )
@@ -109,8 +112,11 @@ class MooncakeReader:
         if session_id is not None:
             num_named = min(len(ids) * self.unit, num_prompt_tokens)
             self._turns.add(
-                index, None if hash_ids is None else num_named, form=stated_form(value)
-            )  # fmt: skip
+                index,
+                None if hash_ids is None else num_named,
+                root=root,
+                form=stated_form(value),
+            )
         self._taken(value, index)
 
     def take(self, batch: Sequence[bytes]) -> bool:
@@ -159,8 +165,7 @@ class MooncakeReader:
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
         """Find the session, and the name by which the turn before it was taken."""
-        session_id = value.get("session_id")
-        session_id = None if session_id is None else text("session_id", session_id)
+        session_id = text_or_none("session_id", value.get("session_id"))
         return session_id, session_id
 
     def _taken(self, value: dict[str, object], index: int) -> None:
@@ -177,6 +182,8 @@ class BailianReader(MooncakeReader):
     block_size = 16
     time_unit = "s"
     has_plain_rows = False
+    # A row that names the turn before says that it begins with it.
+    untold: Form = "cumulative"
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
@@ -184,7 +191,7 @@ class BailianReader(MooncakeReader):
         self._parent_of: dict[int, str] = {}
 
     def _request_id(self, value: dict[str, object]) -> tuple[str, object]:
-        name = "request_id" if value.get("request_id") is not None else "chat_id"
+        name = "chat_id" if value.get("request_id") in (None, "") else "request_id"
         return name, value.get(name)
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:

@@ -26,12 +26,24 @@ STDIN = "-"
 _BOM = b"\xef\xbb\xbf"
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_WIDE = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"{\0": "UTF-16LE",
+    b"[\0": "UTF-16LE",
+    b"\0{": "UTF-16BE",
+    b"\0[": "UTF-16BE",
+}
+"""How text of other widths begins, with a byte order mark or with JSON."""
 _EMPTY_ZSTD = 20
 """Bytes that a frame of nothing takes at most."""
 _PACKED = {
     b"PK\x03\x04": "is a zip archive; unpack it first",
     b"BZh": "is compressed with bzip2; unpack it first (bzip2 -d)",
     b"\xfd7zXZ": "is compressed with xz; unpack it first (xz -d)",
+    b"\x04\x22\x4d\x18": "is compressed with LZ4; unpack it first (lz4 -d)",
     b"PAR1": "is a Parquet file; convert it to JSON lines first",
 }
 _MEMBERS = (".json", ".jsonl", ".csv", ".ndjson", ".gz", ".zst")
@@ -184,9 +196,14 @@ def check_head(part: Part) -> bytes:
     for magic, fault_text in _PACKED.items():
         if head.startswith(magic):
             raise UsageError(f"{part.name} {fault_text}.")
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UsageError(f"{part.name} is UTF-16 text; convert it to UTF-8 (iconv -t UTF-8).")
-    if b"\0" in head:
+    for start, encoding in _WIDE.items():
+        if head.startswith(start):
+            raise UsageError(
+                f"{part.name} is {encoding} text; convert it to UTF-8"
+                f" (iconv -f {encoding} -t UTF-8)."
+            )
+    # Elsewhere zeros spoil one line, as where a machine stopped in the middle of writing.
+    if b"\0" in head.split(b"\n", 1)[0]:
         raise UsageError(
             f"{part.name} is binary or not UTF-8 text; give a trace in one of the known formats."
         )

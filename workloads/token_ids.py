@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from workloads.content import Ints
-from workloads.fields import RowError, num_tokens, show, text, time_ns
+from workloads.fields import RowError, num_tokens, show, text_or_none, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake
 from workloads.tree import PrefixTree, with_tail
@@ -67,7 +67,7 @@ class Streams:
             think_ns=think_ns,
         )
         if session_id is not None and linked:
-            self._turns.add(index, len(stream), form=form, answer_is_known=known)
+            self._turns.add(index, len(stream), root=root, form=form, answer_is_known=known)
 
     def finish(self) -> None:
         """Link what can be linked only when all was read."""
@@ -82,6 +82,7 @@ class TokenIdReader:
         self._streams = Streams(intake)
         self._ids = IdReader()
         intake.clock.expect("ms")
+        intake.has_delays_in_ms = True
 
     def row(self, line: int, value: object) -> None:
         """Take a row."""
@@ -89,8 +90,7 @@ class TokenIdReader:
             raise RowError(f"{show(value)} is not a JSON object with the fields of a request")
         intake = self._intake
         request_id = intake.request_id("request_id", value.get("request_id"))
-        session = value.get("session_id")
-        session_id = None if session is None else text("session_id", session)
+        session_id = text_or_none("session_id", value.get("session_id"))
         delay = value.get("delay")
         think_ns = None if delay is None else time_ns("delay", delay, 10**6)
         if value.get("arrival_time_ns") is not None:

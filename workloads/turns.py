@@ -10,13 +10,14 @@ from workloads.content import cut
 from workloads.intake import Intake, Path
 from workloads.tree import PrefixTree, with_answer, with_tail
 
-Form = Literal["cumulative", "delta"]
-"""Whether a later turn's row holds the whole prompt, or only what is new."""
+Form = Literal["cumulative", "delta", "separate"]
+"""What a later turn's row holds: the whole prompt, or only what is new, or a whole prompt in which
+the turn before it and its answer do not stand as they were."""
 
 FORM_FIELD = "turns"
 """Field in which a row may say its form; other readers pass it over."""
 
-_FORMS: tuple[Form | None, ...] = (None, "cumulative", "delta")
+_FORMS: tuple[Form | None, ...] = (None, "cumulative", "delta", "separate")
 
 
 def stated_form(row: Mapping[str, object]) -> Form | None:
@@ -47,16 +48,20 @@ class Turns:
     (delta) say the user, the row itself, or else the trace as a whole: it is cumulative if some
     turn begins with at least half of the turn before it. If there are pairs that could tell and
     none does, rows are deltas. What is shared below a block of the trace cannot tell, nor can a
-    row without ids.
+    row without ids; where nothing tells, rows are of the form ``untold``.
     """
 
-    def __init__(self, intake: Intake, tree: PrefixTree, unit: int) -> None:
+    def __init__(
+        self, intake: Intake, tree: PrefixTree, unit: int, *, untold: Form = "separate"
+    ) -> None:
         self._intake = intake
         self._tree = tree
         self._unit = unit
+        self._untold = untold
         # Of each turn: its request, the tokens that ids name, and what it says of itself.
         self._index, self._num_named = array("q"), array("q")
         self._form, self._answer_is_known = array("b"), array("b")
+        self._root = array("q")
         self.continued: dict[int, int] = {}
         """Turns that may show the answer of the turn before, which is the value."""
         self.appended: dict[int, int] = {}
@@ -67,6 +72,7 @@ class Turns:
         index: int,
         num_named_tokens: int | None,
         *,
+        root: int,
         form: Form | None = None,
         answer_is_known: bool = False,
     ) -> None:
@@ -78,6 +84,8 @@ class Turns:
             The request.
         num_named_tokens
             Its first tokens that stand in the tree; None where its row has no ids.
+        root
+            Where its row stands in the tree: rows of different roots share nothing.
         form
             What its row says of itself.
         answer_is_known
@@ -87,6 +95,7 @@ class Turns:
         self._num_named.append(-1 if num_named_tokens is None else num_named_tokens)
         self._form.append(_FORMS.index(form))
         self._answer_is_known.append(answer_is_known)
+        self._root.append(root)
 
     def in_order(self) -> list[int]:
         """Give the requests of sessions in order of arrival; of the source where they tie."""
@@ -116,10 +125,11 @@ class Turns:
         form_of_all = self._form_of_all(pairs)
         for turn, last in pairs:
             index = self._index[turn]
-            if self._form_of(turn, form_of_all) == "delta":
-                self._append(turn, self._index[last])
+            form = self._form_of(turn, form_of_all) or self._untold
+            if form == "delta":
+                self._append(turn, last)
                 self.appended[index] = self._index[last]
-            elif self._may_show_answer(turn, last):
+            elif form == "cumulative" and self._may_show_answer(turn, last):
                 self.continued[index] = self._index[last]
 
     def link(self) -> None:
@@ -169,6 +179,8 @@ class Turns:
         """Whether a turn begins with all full blocks of the turn before, as far as ids tell."""
         if self._answer_is_known[last] or min(self._num_named[turn], self._num_named[last]) < 0:
             return False
+        if self._root[turn] != self._root[last]:
+            return False
         num_prompt_tokens, _ = self._intake.lengths(self._index[last])
         return self._overlap(turn, last)[0] >= num_prompt_tokens // self._unit * self._unit
 
@@ -187,8 +199,11 @@ class Turns:
         intake = self._intake
         index = self._index[turn]
         num_prompt_tokens, num_output_tokens = intake.lengths(index)
-        history, own = intake.path(last), intake.path(index)
+        history, own = intake.path(self._index[last]), intake.path(index)
         start = history.ends[-1]
+        if self._root[turn] != self._root[last]:
+            # The same tokens, but under another LoRA adapter or salt, where nobody had them.
+            history = Path([intake.names.take(start)], [start])
         num_named = max(self._num_named[turn], 0)
         num_ids = -(-num_named // self._unit)
         ids = self._tree.ids_of(own.bases, own.ends, num_ids)

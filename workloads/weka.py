@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from workloads.content import cut
-from workloads.fields import MAX_NS, RowError, num_tokens, show, text, time_ns
+from workloads.fields import MAX_NS, RowError, num_tokens, show, text_or_none, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake
 from workloads.tree import PrefixTree, with_answer
@@ -33,7 +33,7 @@ class WekaReader:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._ids = IdReader()
+        self._ids = IdReader(signed=True)
         self._shared_tree: PrefixTree | None = None
         self._unit: int | None = None
         self._num_sessions = 0
@@ -56,7 +56,8 @@ class WekaReader:
         scope = value.get("hash_id_scope", "local")
         if scope not in ("local", "global"):
             raise RowError(f"hash_id_scope is {show(scope)}, which is neither 'local' nor 'global'")
-        given = _part_of_name(text("id", value.get("id", f"session {self._num_sessions}")))
+        name = text_or_none("id", value.get("id")) or f"session {self._num_sessions}"
+        given = _part_of_name(name)
         session_id = self._own_name(given)
         num_before = len(intake)
         tree = PrefixTree(intake.names, unit)
@@ -125,7 +126,8 @@ class WekaReader:
                 RowError(
                     f"hash_ids has {len(ids)} ids, but in {num_prompt_tokens} has"
                     f" {num_full_blocks} full blocks of {unit} tokens",
-                    "give the trace's own size with --trace-block-size, correct the line",
+                    "give the trace's own size with --trace-block-size",
+                    "correct the line",
                 ),
                 "with a number of hash_ids that does not fit in, which was followed",
             )
@@ -142,7 +144,8 @@ class WekaReader:
             # Nothing comes before a first turn that it could wait for.
             think_ns=think_ns if agent in last_turn else None,
         )
-        turns.add(index, min(len(ids) * unit, num_prompt_tokens), form="cumulative")
+        num_named = min(len(ids) * unit, num_prompt_tokens)
+        turns.add(index, num_named, root=root, form="cumulative")
         last_turn[agent] = index
 
     def finish(self) -> None:
@@ -173,11 +176,11 @@ def _requests(
         if not isinstance(row, dict):
             yield place, agent, start_ns, RowError(f"{show(row)} is not a JSON object")
         elif "requests" in row:
-            name = row.get("agent_id", f"agent {number}")
             try:
                 if not isinstance(row["requests"], list) or place.count("[") > _DEEPEST:
                     raise RowError("requests of a subagent are no list, or nested too deeply")
-                sub_agent = f"{agent}/{_part_of_name(text('agent_id', name))}"
+                name = text_or_none("agent_id", row.get("agent_id")) or f"agent {number}"
+                sub_agent = f"{agent}/{_part_of_name(name)}"
                 sub_start_ns = start_ns + time_ns("t", row.get("t", 0), 10**9)
             except RowError as bad:
                 yield place, agent, start_ns, bad

@@ -19,7 +19,7 @@ from workloads.content import prefix_names
 from workloads.fields import MAX_TOKENS
 from workloads.reader import read
 from workloads.reuse import infinite_hit_rate
-from workloads.turns import FORM_FIELD
+from workloads.turns import FORM_FIELD, Form
 from workloads.workload import Workload
 
 FORMS = {"mooncake": 512, "bailian": 16, "tokens": 1}
@@ -39,7 +39,8 @@ def write_trace(
     What is written is read back and compared, so that what the form cannot hold is known and said:
     prefixes that end inside a block of the trace; answers that no later turn of their session
     shows, except as ``tokens``, which spells every token. Rows of sessions say that they hold
-    whole prompts (``"turns": "cumulative"``), so that nothing has to be told from their ids.
+    whole prompts, and whether the turn before stands in them with its answer (``"turns"`` is
+    ``"cumulative"``) or not (``"separate"``), so that nothing has to be told from their ids.
 
     Parameters
     ----------
@@ -154,6 +155,7 @@ class _Rows:
         self._hashed = hashed
         self._id_of: dict[tuple[bool, int], int] = {}
         self._last_turn: dict[str, tuple[str, int]] = {}
+        self._turn_before: dict[str, Request] = {}
 
     def lines(self) -> Iterator[str]:
         """Yield a line per request."""
@@ -187,8 +189,10 @@ class _Rows:
             "turn": turn + 1,
         }
         self._add_blocks(row, request)
-        if turn:
-            row[FORM_FIELD] = "cumulative"
+        if request.session_id is not None:
+            form = self._form_of(request.session_id, request)
+            if turn:
+                row[FORM_FIELD] = form
         if request.think_ns is not None:
             row["delay"] = _in_units(request.think_ns, 10**6)
         return row
@@ -213,9 +217,25 @@ class _Rows:
             row["request_id"] = self._name(request.request_id)
         if request.session_id is not None:
             row["session_id"] = self._name(request.session_id)
-            row[FORM_FIELD] = "cumulative"
+            row[FORM_FIELD] = self._form_of(request.session_id, request)
         if request.think_ns is not None:
             row["delay"] = _in_units(request.think_ns, 10**6)
+
+    def _form_of(self, session_id: str, request: Request) -> Form:
+        """Say whether a whole prompt shows the turn before it, which ids need not tell.
+
+        The last token of an answer is never fed back, so that nothing turns on it.
+        """
+        before = self._turn_before.get(session_id)
+        self._turn_before[session_id] = request
+        if before is None:
+            return "cumulative"
+        num_prompt_tokens = before.num_prompt_tokens
+        last = max(num_prompt_tokens + before.num_output_tokens - 2, num_prompt_tokens - 1)
+        if request.num_prompt_tokens <= last:
+            return "separate"
+        names = [prefix_names(one.content, np.array([last])) for one in (before, request)]
+        return "cumulative" if names[0] == names[1] else "separate"
 
     def _name(self, name: str) -> str:
         return name if self._hashed is None else f"{self._hashed(name):016x}"
