@@ -193,7 +193,14 @@ def _small_pools(paths: Paths, first: int, every: bool) -> Ints:
 
 
 def _joined(small: list[Pool], hits: Ints, first: int, last: int) -> Ints:
-    """Put hits of small pools before those of all from ``first`` to ``last``."""
+    """Put hits of small pools before those of all from ``first`` to ``last``.
+
+    Where ``hits`` go that far they are not copied: the small pools take the place of some below
+    ``first``, of which there are more.
+    """
+    if len(hits) == last + 1:
+        hits[first - len(small) : first] = [pool.num_hit_tokens for pool in small]
+        return hits[first - len(small) :]
     joined = full(len(small) + last - first + 1, hits[-1])
     joined[: len(small)] = [pool.num_hit_tokens for pool in small]
     large = hits[first : last + 1]
