@@ -5,16 +5,18 @@ Composes workload, preset and `sim.curve` for the command line and for Python al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from sim import experiment
 from sim.config import RunConfig
 from sim.curves_rows import RELEASES, STORE, Asked, Measured, measure
 from sim.errors import UsageError
+from sim.mapped import AT_ONCE, filled
 from sim.presets import load_preset
 
 if TYPE_CHECKING:
@@ -59,6 +61,22 @@ class Curves:
         """A row per capacity at which a curve rises; up to the next one it stays as it is."""
         return pd.concat([one.all_capacities for one in self.measured], ignore_index=True)
 
+    def every_capacity_by_parts(self) -> Iterator[pd.DataFrame]:
+        """Give the same rows in frames of a bounded length, for tables larger than memory."""
+        some: list[pd.DataFrame] = []
+        room = AT_ONCE
+        for one in self.measured:
+            first = 0
+            while first < len(one.rises):
+                some.append(one.at(one.rises[first : first + room]))
+                first += room
+                room -= len(some[-1])
+                if not room:
+                    yield pd.concat(some, ignore_index=True)
+                    some, room = [], AT_ONCE
+        if some:
+            yield pd.concat(some, ignore_index=True)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on how the workload was made."""
@@ -86,14 +104,20 @@ class Curves:
 
     def plot(self) -> Figure:
         """Draw every capacity, with the ceiling, the knees and Belady's bound."""
-        from sim.plots.curve import CurveLine, draw_curves  # noqa: PLC0415 - matplotlib is slow
+        from sim.plots.curve import CurveLine, draw_curves, shown  # noqa: PLC0415 - it is slow
+
+        def serving(one: Measured) -> pd.DataFrame:
+            rises, sizes = one.rises, one.curve.num_blocks
+            rises = rises[int(np.searchsorted(rises, one.curve.first)) :]
+            tokens = filled(len(rises), lambda part: sizes[rises[part]] * one.block_size)
+            return one.at(rises[shown(tokens)])
 
         preset = self.asked.preset
         return draw_curves(
             [
                 CurveLine(
                     label=f"{one.policy}, block size {one.block_size}",
-                    points=one.all_capacities,
+                    points=serving(one),
                     ceiling=one.curve.ceiling,
                     knee_tokens=one.curve.knee() * one.block_size if one.curve.ceiling else None,
                     belady=one.belady,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ from sim.curve import (
     stored_references_of,
 )
 from sim.errors import UsageError
+from sim.mapped import AT_ONCE, pieces
 from sim.presets import Preset
 from sim.results import make_frame
 from sim.types import Content
 from workloads import Workload
-from workloads.content import prefix_names
+from workloads.content import Ints, prefix_names
 
 RELEASES = {"vllm_v1": Release(), "vllm_v1_latest": Release(unfilled_first=True)}
 """Policies whose order is a stack order, one request at a time: how blocks come back in each."""
@@ -78,19 +80,37 @@ class Measured:
     @property
     def all_capacities(self) -> pd.DataFrame:
         """Every capacity at which the curve rises; up to the next one it stays as it is."""
+        return self.at(self.rises)
+
+    @cached_property
+    def rises(self) -> Ints:
+        """Where among the capacities of the curve those are."""
         curve = self.curve
-        rises = np.ones(len(curve.num_blocks), dtype=bool)
-        rises[1:] = (np.diff(curve.most_hit_tokens) != 0) | (np.diff(curve.least_hit_tokens) != 0)
-        rises[: curve.first + 1] = True
+        most, least = curve.most_hit_tokens, curve.least_hit_tokens
+        found = Column()
+        found.extend(np.arange(curve.first + 1))
+        for part in pieces(len(most) - 1, AT_ONCE):
+            one_more = slice(part.start, part.stop + 1)
+            rises = (
+                part.start
+                + 1
+                + np.flatnonzero((np.diff(most[one_more]) != 0) | (np.diff(least[one_more]) != 0))
+            )
+            found.extend(rises[rises > curve.first])
+        return found.array
+
+    def at(self, which: Ints) -> pd.DataFrame:
+        """Lay out some capacities of the curve, by where they are among all."""
+        curve = self.curve
         return pd.DataFrame(
             {
                 "policy": self.policy,
                 "block_size": self.block_size,
-                "num_blocks": curve.num_blocks[rises],
-                "kv_capacity_tokens": curve.num_blocks[rises] * self.block_size,
-                "hit_rate": curve.hit_rate[rises],
-                "least_hit_rate": curve.least_hit_rate[rises],
-                "num_refused": curve.num_refused[rises],
+                "num_blocks": curve.num_blocks[which],
+                "kv_capacity_tokens": curve.num_blocks[which] * self.block_size,
+                "hit_rate": curve.hit_rate[which],
+                "least_hit_rate": curve.least_hit_rate[which],
+                "num_refused": curve.num_refused[which],
             }
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -49,6 +49,19 @@ def copy(values: NDArray[Any]) -> NDArray[Any]:
     copied = zeros(len(values), values.dtype)
     copied[:] = values
     return copied
+
+
+def full(count: int, value: int, dtype: DTypeLike = np.int64) -> NDArray[Any]:
+    """Make an array of one number throughout, in a file if it is large."""
+    made = zeros(count, dtype)
+    made.fill(value)
+    return made
+
+
+def joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Put arrays of one kind one behind the other, in a file if they are large together."""
+    whole = zeros(sum(map(len, parts)), parts[0].dtype)
+    return np.concatenate(parts, out=whole)
 
 
 def filled(

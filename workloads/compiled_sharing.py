@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.mapped import filled, zeros
+from sim.mapped import filled, full, zeros
 from workloads.compiling import entry
 from workloads.content import Ints
 from workloads.requests import Requests
@@ -67,9 +67,9 @@ class Uses(NamedTuple):
 def find_sharing(requests: Requests) -> Found:
     """Find what each prompt shares with earlier requests; some requests at a time."""
     count = len(requests)
-    found = Found(zeros(count), zeros(count), zeros(count, np.bool_), zeros(count), zeros(count))
-    found.gap_ns.fill(-1)
-    found.gap_tokens.fill(-1)
+    found = Found(
+        zeros(count), zeros(count), zeros(count, np.bool_), full(count, -1), full(count, -1)
+    )
     owners = filled(count, lambda part: _owners(requests, part))
     upto = zeros(count)
     np.cumsum(requests.num_prompt_tokens, out=upto)

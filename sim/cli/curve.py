@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,8 @@ from sim.config import Group
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sim.curves import Curves
 
 _GROUPS: tuple[Group, ...] = ("Workload",)
@@ -164,6 +168,20 @@ def _write(folder: Path, curves: Curves) -> None:
     points = curves.points
     points.to_parquet(folder / "curve_points.parquet", index=False)
     points.to_csv(folder / "curve_points.csv", index=False)
-    curves.every_capacity.to_parquet(folder / "curve.parquet", index=False)
+    _write_parts(folder / "curve.parquet", curves.every_capacity_by_parts())
     save(curves.plot(), folder, "curve")
     note(f"curve.parquet (all capacities), curve_points and curve.png are in {folder}.")
+
+
+def _write_parts(path: Path, frames: Iterator[pd.DataFrame]) -> None:
+    """Write frames that are one table; the file of a single one is what pandas writes."""
+    import pyarrow as pa  # noqa: PLC0415 - keeps --help quick
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        writer = None
+        for frame in frames:
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(path, table.schema))
+            writer.write_table(table)

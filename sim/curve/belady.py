@@ -16,15 +16,16 @@ bisection of vLLM 0.8.5's V0); nor for latency, since all blocks weigh the same 
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.curve.compiling import entry
+from sim.curve.compiling import compiled, entry
 from sim.curve.paths import Paths
 from sim.curve.stream import Integer, Ints
 from sim.curve.walk import take_group, take_rest
+from sim.mapped import full, zeros
 
 
 def most_hits(paths: Paths, num_blocks: Ints, *, pinned: bool = True) -> Ints:
@@ -44,27 +45,69 @@ def most_hits(paths: Paths, num_blocks: Ints, *, pinned: bool = True) -> Ints:
     -------
     int64 array of the same shape.
     """
-    held = paths.sizes.num_held_blocks
-    if not pinned:
-        held = np.zeros_like(held)
-    every = _meetings(paths, held, int(held.max()))
+    held = paths.sizes.num_held_blocks if pinned else zeros(paths.sizes.num_requests)
+    most_held = int(held.max())
+    every = _meetings(paths, held, most_held)
     hits = []
     for capacity in num_blocks.ravel().tolist():
-        whole = capacity >= held.max()
-        meetings = every if whole else _meetings(paths, held, capacity)
-        hits.append(int(_keep_soonest(*meetings, held, capacity)))
+        meetings = every if capacity >= most_held else _meetings(paths, held, capacity)
+        kept = Kept(*(zeros(len(held)) for _ in Kept._fields))
+        hits.append(int(_keep_soonest(meetings, held, capacity, kept)))
     return np.array(hits, dtype=np.int64).reshape(num_blocks.shape)
 
 
-def _meetings(
-    paths: Paths, held: Ints, limit: int
-) -> tuple[Ints, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    owners, takers, firsts, stops = _find_meetings(
-        paths.edges, paths.offsets, paths.lengths, paths.sizes.num_lookup_blocks, held, limit
+class Meetings(NamedTuple):
+    """Who could hit which blocks of whom, by owner.
+
+    Attributes
+    ----------
+    offsets
+        Owner r has those from ``offsets[r]`` to ``offsets[r + 1]``; shape ``(requests + 1,)``.
+    takers
+        Requests that come for them, ascending for each owner.
+    firsts, stops
+        Their blocks on the path.
+    """
+
+    offsets: Ints
+    takers: Ints
+    firsts: Ints
+    stops: Ints
+
+
+class Kept(NamedTuple):
+    """What is kept, and a heap of the requests that something is kept for.
+
+    Attributes
+    ----------
+    low, high
+        Of each request, the blocks kept for it.
+    latest
+        Heap of requests, the last to come first; each is in it once at most.
+    """
+
+    low: Ints
+    high: Ints
+    latest: Ints
+
+
+def _meetings(paths: Paths, held: Ints, limit: int) -> Meetings:
+    owners = zeros(len(paths.edges))
+    found = Meetings(zeros(len(held) + 1), *(zeros(len(paths.edges)) for _ in range(3)))
+    count = _find_meetings(
+        paths.edges,
+        paths.offsets,
+        paths.lengths,
+        paths.sizes.num_lookup_blocks,
+        held,
+        limit,
+        full(len(paths.lengths), -1, np.int32),
+        owners,
+        found,
     )
-    order = np.argsort(owners, kind="stable")
-    offsets = np.searchsorted(owners[order], np.arange(len(held) + 1))
-    return offsets, takers[order], firsts[order], stops[order]
+    ordered = Meetings(found.offsets, *(zeros(int(count)) for _ in range(3)))
+    _order_by_owner(owners[: int(count)], found, ordered)
+    return ordered
 
 
 @entry
@@ -75,14 +118,15 @@ def _find_meetings(
     num_lookup: Ints,
     held: Ints,
     limit: int,
-) -> tuple[Ints, Ints, Ints, Ints]:
-    """List who could hit which blocks of whom: request ``taker`` those from first to stop."""
-    owners = np.empty(len(edges), dtype=np.int64)
-    takers = np.empty(len(edges), dtype=np.int64)
-    firsts = np.empty(len(edges), dtype=np.int64)
-    stops = np.empty(len(edges), dtype=np.int64)
+    last: NDArray[np.int32],
+    owners: Ints,
+    found: Meetings,
+) -> Integer:
+    """List who could hit which blocks of whom, by taker; return how many there are.
+
+    ``last`` is who touched an edge last, -1 at first.
+    """
     count = 0
-    last = np.full(len(lengths), -1, dtype=np.int32)
     for request in range(len(offsets) - 1):
         if held[request] > limit:
             continue
@@ -96,27 +140,45 @@ def _find_meetings(
             seen += num_taken
             if first < num_lookup[request]:
                 owners[count] = owner
-                takers[count] = request
-                firsts[count] = first
-                stops[count] = min(seen, num_lookup[request])
+                found.takers[count] = request
+                found.firsts[count] = first
+                found.stops[count] = min(seen, num_lookup[request])
                 count += 1
         take_rest(edges, last, at, stop, request)
-    return owners[:count], takers[:count], firsts[:count], stops[:count]
+    return count
 
 
 @entry
-def _keep_soonest(
-    offsets: Ints, takers: Ints, firsts: Ints, stops: Ints, held: Ints, num_blocks: int
-) -> Integer:
-    """Serve the requests; ``low`` to ``high`` are the blocks kept for a request to come."""
-    num_requests = len(held)
-    low = np.zeros(num_requests, dtype=np.int64)
-    high = np.zeros(num_requests, dtype=np.int64)
-    latest = [np.int64(0)]  # a heap of negated numbers of requests that something is kept for
-    latest.pop()
+def _order_by_owner(owners: Ints, found: Meetings, ordered: Meetings) -> None:
+    """Bring what each owner has together, in the order of the takers (a counting sort)."""
+    offsets = ordered.offsets
+    for owner in owners:
+        offsets[owner + 1] += 1
+    for owner in range(1, len(offsets)):
+        offsets[owner] += offsets[owner - 1]
+    # From the last on, so that each owner's offset ends where its first is.
+    for at in range(len(owners) - 1, -1, -1):
+        owner = owners[at] + 1
+        offsets[owner] -= 1
+        place = offsets[owner]
+        ordered.takers[place] = found.takers[at]
+        ordered.firsts[place] = found.firsts[at]
+        ordered.stops[place] = found.stops[at]
+    # Now entry r + 1 says where owner r begins, and where the owner before it ends.
+    for owner in range(1, len(offsets)):
+        offsets[owner - 1] = offsets[owner]
+    offsets[len(offsets) - 1] = len(owners)
+
+
+@entry
+def _keep_soonest(meetings: Meetings, held: Ints, num_blocks: int, kept: Kept) -> Integer:
+    """Serve the requests."""
+    offsets, takers, firsts, stops = meetings
+    low, high, latest = kept
+    num_latest = 0
     num_kept = np.int64(0)
     hits = np.int64(0)
-    for request in range(num_requests):
+    for request in range(len(held)):
         if held[request] > num_blocks:
             continue
         hits += high[request] - low[request]
@@ -128,15 +190,43 @@ def _keep_soonest(
                     taker = takers[at]
                     if low[taker] == high[taker]:
                         high[taker] = stops[at]
-                        heappush(latest, -taker)
+                        _push(latest, num_latest, taker)
+                        num_latest += 1
                     low[taker] = firsts[at]
                     num_kept += stops[at] - firsts[at]
             room = num_blocks if also else num_blocks - held[request]
             while num_kept > room:
-                taker = -latest[0]
+                taker = latest[0]
                 lost = min(num_kept - room, high[taker] - low[taker])
                 high[taker] -= lost
                 num_kept -= lost
                 if low[taker] == high[taker]:
-                    heappop(latest)
+                    num_latest -= 1
+                    _pop(latest, num_latest)
     return hits
+
+
+@compiled
+def _push(heap: Ints, size: Integer, value: Integer) -> None:
+    """Add a number to a heap of ``size`` numbers, the largest of which comes first."""
+    at = size
+    while at > 0 and heap[(at - 1) // 2] < value:
+        heap[at] = heap[(at - 1) // 2]
+        at = (at - 1) // 2
+    heap[at] = value
+
+
+@compiled
+def _pop(heap: Ints, size: Integer) -> None:
+    """Take the largest number out of a heap, which leaves ``size`` numbers."""
+    value = heap[size]
+    at = 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and heap[child + 1] > heap[child]:
+            child += 1
+        if heap[child] <= value:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from sim.curve.paths import Paths
 from sim.curve.pools import Pool, replay_blocks, replay_paths
 from sim.curve.stack import Release, hits_by_capacity
 from sim.curve.stream import Ints
+from sim.mapped import AT_ONCE, filled, full, pieces, zeros
 
 SMALL_POOL_WORK = 20_000_000
 """Edges that may be walked for pools too small for some request; half a second or so."""
@@ -49,17 +52,17 @@ class Curve:
     num_all_prompt_tokens: int
     num_repeated_blocks: int
 
-    @property
+    @cached_property
     def num_prompt_tokens(self) -> Ints:
         """Prompt tokens of the requests that are served, shape ``(n,)``."""
-        tokens = np.full(len(self.num_blocks), self.num_all_prompt_tokens)
+        tokens = full(len(self.num_blocks), self.num_all_prompt_tokens)
         tokens[: self.first] = [pool.num_prompt_tokens for pool in self.small]
         return tokens
 
-    @property
+    @cached_property
     def num_refused(self) -> Ints:
         """Requests that can never fit, shape ``(n,)``."""
-        refused = np.zeros(len(self.num_blocks), dtype=np.int64)
+        refused = zeros(len(self.num_blocks))
         refused[: self.first] = [pool.num_refused for pool in self.small]
         return refused
 
@@ -73,15 +76,21 @@ class Curve:
             served.num_refused if served else 0,
         )
 
-    @property
+    @cached_property
     def hit_rate(self) -> NDArray[np.float64]:
         """Hit tokens as a share of prompt tokens, at most; 0 where all requests are refused."""
-        return self.most_hit_tokens / np.maximum(self.num_prompt_tokens, 1)
+        return self._share(self.most_hit_tokens)
 
-    @property
+    @cached_property
     def least_hit_rate(self) -> NDArray[np.float64]:
         """The same, at least."""
-        return self.least_hit_tokens / np.maximum(self.num_prompt_tokens, 1)
+        return self._share(self.least_hit_tokens)
+
+    def _share(self, hit_tokens: Ints) -> NDArray[np.float64]:
+        tokens = self.num_prompt_tokens
+        return filled(
+            len(tokens), lambda part: hit_tokens[part] / np.maximum(tokens[part], 1), np.float64
+        )
 
     @property
     def ceiling(self) -> float:
@@ -91,7 +100,8 @@ class Curve:
     def reaching(self, share: float) -> int:
         """Find the smallest pool that serves every request and hits this share of the ceiling."""
         hits = self.most_hit_tokens[self.first :]
-        index = int(np.searchsorted(hits, share * float(hits[-1])))
+        # Whole numbers are looked for among whole ones: no copy is made.
+        index = int(np.searchsorted(hits, math.ceil(share * float(hits[-1]))))
         return int(self.num_blocks[self.first + index])
 
     def knee(self) -> int:
@@ -104,8 +114,13 @@ class Curve:
         sizes = self.num_blocks[self.first :]
         hits = self.most_hit_tokens[self.first :]
         end = int(np.searchsorted(hits, hits[-1]))
-        line = sizes[: end + 1] * (float(hits[-1]) / float(sizes[end]))
-        return int(sizes[int(np.argmax(hits[: end + 1] - line))])
+        slope = float(hits[-1]) / float(sizes[end])
+        highest, knee = -math.inf, 0
+        for part in pieces(end + 1, AT_ONCE):
+            above = hits[part] - sizes[part] * slope
+            if above.max() > highest:
+                highest, knee = above.max(), int(sizes[part][np.argmax(above)])
+        return knee
 
 
 def measure_curve(
@@ -130,8 +145,11 @@ def measure_curve(
     sizes = paths.sizes
     first = 1 if release.head_first else sizes.max_held_blocks
     last = max(first, len(most.num_hit_tokens) - 1, len(least.num_hit_tokens) - 1)
-    num_blocks = np.arange(first, last + 1)
-    small = _small_pools(paths, first, every_small_pool) if small_pools else num_blocks[:0]
+    small = _small_pools(paths, first, every_small_pool) if small_pools else zeros(0)
+    num_blocks = zeros(len(small) + last + 1 - first)
+    num_blocks[: len(small)] = small
+    for part in pieces(last + 1 - first, AT_ONCE):
+        num_blocks[len(small) :][part] = np.arange(first + part.start, first + part.stop)
     upper = [replay_paths(paths, release, size) for size in small.tolist()]
     lower = (
         [replay_paths(paths, release, size, keep_copies=True) for size in small.tolist()]
@@ -140,7 +158,7 @@ def measure_curve(
     )
     most_hits = _joined(upper, most.num_hit_tokens, first, last)
     return Curve(
-        num_blocks=np.concatenate((small, num_blocks)),
+        num_blocks=num_blocks,
         first=len(small),
         most_hit_tokens=most_hits,
         least_hit_tokens=_joined(lower, least.num_hit_tokens, first, last) if copies else most_hits,
@@ -175,8 +193,15 @@ def _small_pools(paths: Paths, first: int, every: bool) -> Ints:
 
 
 def _joined(small: list[Pool], hits: Ints, first: int, last: int) -> Ints:
-    """Put hits of small pools before those of all from ``first`` to ``last``."""
-    joined = np.full(len(small) + last - first + 1, hits[-1])
+    """Put hits of small pools before those of all from ``first`` to ``last``.
+
+    Where ``hits`` go that far they are not copied: the small pools take the place of some below
+    ``first``, of which there are more.
+    """
+    if len(hits) == last + 1:
+        hits[first - len(small) : first] = [pool.num_hit_tokens for pool in small]
+        return hits[first - len(small) :]
+    joined = full(len(small) + last - first + 1, hits[-1])
     joined[: len(small)] = [pool.num_hit_tokens for pool in small]
     large = hits[first : last + 1]
     joined[len(small) : len(small) + len(large)] = large

@@ -12,6 +12,7 @@ from sim.curve.paths import Paths
 from sim.curve.stack import Release
 from sim.curve.stream import Integer, Ints
 from sim.curve.walk import take_group, take_rest
+from sim.mapped import filled, full, zeros
 
 
 class Pool(NamedTuple):
@@ -31,6 +32,7 @@ def replay_paths(
     As exact as `sim.curve.stack.hits_by_capacity`, and at any capacity.
     """
     sizes = paths.sizes
+    kept = Kept(*(zeros(sizes.num_requests) for _ in Kept._fields))
     hits, tokens, refused = _replay_paths(
         paths.edges,
         paths.offsets,
@@ -42,6 +44,8 @@ def replay_paths(
         release.unfilled_first,
         keep_copies,
         num_blocks,
+        full(len(paths.lengths), -1, np.int32),
+        kept,
     )
     return Pool(num_blocks, int(hits) * sizes.block_size, int(tokens), int(refused))
 
@@ -53,6 +57,14 @@ def replay_blocks(paths: Paths, release: Release, num_blocks: int) -> Pool:
     which they were registered, of which the oldest is hit.
     """
     sizes = paths.sizes
+    num_names = int(paths.num_distinct_blocks)
+    places = Places(
+        after=filled(num_blocks + 1, lambda part: np.arange(part.start + 1, part.stop + 1)),
+        before=filled(num_blocks + 1, lambda part: np.arange(part.start - 1, part.stop - 1)),
+        name=full(num_blocks, -1),
+        newer=full(num_blocks, -1, np.int32),
+        older=full(num_blocks, -1, np.int32),
+    )
     hits, tokens, refused = _replay_blocks(
         paths.edges,
         paths.offsets,
@@ -63,8 +75,41 @@ def replay_blocks(paths: Paths, release: Release, num_blocks: int) -> Pool:
         sizes.num_prompt_tokens,
         release.unfilled_first,
         num_blocks,
+        zeros(len(paths.lengths)),
+        places,
+        full(num_names, -1, np.int32),
+        full(num_names, -1, np.int32),
+        zeros(min(num_blocks, sizes.max_held_blocks)),
     )
     return Pool(num_blocks, int(hits) * sizes.block_size, int(tokens), int(refused))
+
+
+class Kept(NamedTuple):
+    """Of each request, what is left of its blocks: those from ``low`` to ``high``, and copies."""
+
+    low: Ints
+    high: Ints
+    copies: Ints
+
+
+class Places(NamedTuple):
+    """Places of a pool, in a ring through a place more, the queue's two ends.
+
+    Attributes
+    ----------
+    after, before
+        Neighbours in the ring.
+    name
+        Block that lies there; -1 for none.
+    newer, older
+        Places of the copies of it that were registered after and before; -1 for none.
+    """
+
+    after: Ints
+    before: Ints
+    name: Ints
+    newer: NDArray[np.int32]
+    older: NDArray[np.int32]
 
 
 @entry
@@ -79,13 +124,12 @@ def _replay_paths(
     unfilled_first: bool,
     keep_copies: bool,
     num_blocks: int,
+    last: NDArray[np.int32],
+    kept: Kept,
 ) -> tuple[Integer, Integer, Integer]:
+    """Serve the requests; ``last`` is who touched an edge last, -1 at first."""
     num_requests = len(offsets) - 1
-    last = np.full(len(lengths), -1, dtype=np.int32)
-    # Of each request, the blocks from `low` to `high` are still its own; then copies left behind.
-    low = np.zeros(num_requests, dtype=np.int64)
-    high = np.zeros(num_requests, dtype=np.int64)
-    copies = np.zeros(num_requests, dtype=np.int64)
+    low, high, copies = kept.low, kept.high, kept.copies
     oldest = 0
     num_kept = np.int64(0)
     hits = np.int64(0)
@@ -140,25 +184,22 @@ def _replay_blocks(
     num_prompt_tokens: Ints,
     unfilled_first: bool,
     num_blocks: int,
+    names: Ints,
+    places: Places,
+    oldest_copy: NDArray[np.int32],
+    newest_copy: NDArray[np.int32],
+    table: Ints,
 ) -> tuple[Integer, Integer, Integer]:
+    """Serve the requests; the copies of a name are -1 at first, ``table`` is of one request."""
     # Names of blocks: those of an edge follow each other.
-    names = np.zeros(len(lengths), dtype=np.int64)
     num_names = np.int64(0)
     for edge in range(1, len(lengths)):
         names[edge] = num_names
         num_names += lengths[edge]
-    # Places of the pool, in a ring through `num_blocks`, the queue's two ends.
-    after = np.arange(1, num_blocks + 2)
-    before = np.arange(-1, num_blocks)
+    after, before, name_of = places.after, places.before, places.name
+    newer, older = places.newer, places.older
     after[num_blocks] = 0
     before[0] = num_blocks
-    name_of = np.full(num_blocks, -1, dtype=np.int64)
-    # Copies of a block in the order in which they were registered.
-    oldest_copy = np.full(num_names, -1, dtype=np.int32)
-    newest_copy = np.full(num_names, -1, dtype=np.int32)
-    newer = np.full(num_blocks, -1, dtype=np.int32)
-    older = np.full(num_blocks, -1, dtype=np.int32)
-    table = np.empty(max(num_blocks, 1), dtype=np.int64)
     hits = np.int64(0)
     tokens = np.int64(0)
     refused = 0

@@ -22,7 +22,34 @@ from numpy.typing import NDArray
 
 from sim.curve.compiling import compiled, entry
 from sim.curve.paths import Paths, find_paths
-from sim.curve.stream import Integer, Ints, References, Sizes, join_sizes
+from sim.curve.stream import Integer, Ints, References, Sizes
+from sim.mapped import LARGE, filled, joined, zeros
+
+_SIZES = ("num_full_blocks", "num_lookup_blocks", "num_held_blocks", "num_prompt_tokens")
+
+
+class _Parts:
+    """Numbers that come part by part; many together lie in a file."""
+
+    def __init__(self) -> None:
+        self._parts: list[NDArray[Any]] = []
+        self._late: list[NDArray[Any]] = []
+        self._num_late = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts)) + self._num_late
+
+    def add(self, numbers: NDArray[Any]) -> None:
+        """Take the next numbers."""
+        self._late.append(numbers)
+        self._num_late += len(numbers)
+        if self._num_late * numbers.itemsize >= LARGE:
+            self._parts.append(joined(self._late))
+            self._late, self._num_late = [], 0
+
+    def whole(self) -> NDArray[Any]:
+        """Give all of them."""
+        return joined(self._parts + self._late)
 
 
 @dataclass
@@ -39,10 +66,11 @@ class Sample:
 
     stride: int
     seed: int = 0
-    _blocks: list[NDArray[np.integer[Any]]] = field(default_factory=list)
-    _num_drawn: list[Ints] = field(default_factory=list)
-    _num_drawn_lookup: list[Ints] = field(default_factory=list)
-    _sizes: list[Sizes] = field(default_factory=list)
+    _blocks: _Parts = field(default_factory=_Parts)
+    _num_drawn: _Parts = field(default_factory=_Parts)
+    _num_drawn_lookup: _Parts = field(default_factory=_Parts)
+    _sizes: dict[str, _Parts] = field(default_factory=lambda: {name: _Parts() for name in _SIZES})
+    _block_size: int = 0
 
     def __post_init__(self) -> None:
         if self.stride < 1:
@@ -59,25 +87,28 @@ class Sample:
             starts,
             self.seed,
         )
-        self._blocks.append(blocks)
-        self._num_drawn.append(num_drawn)
-        self._num_drawn_lookup.append(num_drawn_lookup)
-        self._sizes.append(sizes)
+        self._blocks.add(blocks)
+        self._num_drawn.add(num_drawn)
+        self._num_drawn_lookup.add(num_drawn_lookup)
+        for name, parts in self._sizes.items():
+            parts.add(getattr(sizes, name))
+        self._block_size = sizes.block_size
 
     @property
     def num_drawn_blocks(self) -> Integer:
         """References that are kept."""
-        return sum(len(blocks) for blocks in self._blocks)
+        return len(self._blocks)
 
     def paths(self) -> Paths:
         """Walk what was drawn; lengths and sizes are in blocks of the trace."""
-        sizes = join_sizes(self._sizes)
-        num_drawn = np.concatenate(self._num_drawn)
-        num_drawn_lookup = np.concatenate(self._num_drawn_lookup)
+        joined_sizes = {name: parts.whole() for name, parts in self._sizes.items()}
+        sizes = Sizes(**joined_sizes, block_size=self._block_size)
+        num_drawn = self._num_drawn.whole()
+        num_drawn_lookup = self._num_drawn_lookup.whole()
         # Walked as if each drawn block were one block, then every run gets its length.
         drawn = find_paths(
             References(
-                np.concatenate(self._blocks),
+                self._blocks.whole(),
                 replace(
                     sizes,
                     num_full_blocks=num_drawn,
@@ -87,18 +118,17 @@ class Sample:
             )
         )
         starts = _run_starts(self.stride, int(sizes.num_full_blocks.max()) + 1)
-        ends = np.cumsum(drawn.lengths[drawn.edges], dtype=np.int64)
-        before = np.concatenate(([0], ends))[drawn.offsets[:-1]]
-        depth = ends - np.repeat(before, np.diff(drawn.offsets))
-        lengths = np.zeros_like(drawn.lengths)
-        lengths[drawn.edges] = starts[depth] - starts[depth - drawn.lengths[drawn.edges]]
-        num_unfilled = sizes.num_held_blocks - sizes.num_full_blocks
-        num_full = starts[num_drawn]
+        lengths = zeros(len(drawn.lengths), np.int32)
+        _lengthen(drawn.edges, drawn.offsets, drawn.lengths, starts, lengths)
+        held, full = sizes.num_held_blocks, sizes.num_full_blocks
+        num_full = filled(len(held), lambda part: starts[num_drawn[part]])
         sampled = replace(
             sizes,
             num_full_blocks=num_full,
-            num_lookup_blocks=starts[num_drawn_lookup],
-            num_held_blocks=num_full + num_unfilled,
+            num_lookup_blocks=filled(len(held), lambda part: starts[num_drawn_lookup[part]]),
+            num_held_blocks=filled(
+                len(held), lambda part: num_full[part] + (held[part] - full[part])
+            ),
         )
         return Paths(drawn.edges, drawn.offsets, lengths, sampled)
 
@@ -151,3 +181,20 @@ def _draw(
                 num_drawn_lookup[request] = count - first
         num_drawn[request] = count - first
     return drawn[:count].copy(), num_drawn, num_drawn_lookup
+
+
+@entry
+def _lengthen(
+    edges: NDArray[np.int32],
+    offsets: Ints,
+    drawn: NDArray[np.int32],
+    starts: Ints,
+    lengths: NDArray[np.int32],
+) -> None:
+    """Give each edge as many blocks as the runs have that its drawn blocks stand for."""
+    for request in range(len(offsets) - 1):
+        num_drawn = np.int64(0)
+        for edge in edges[offsets[request] : offsets[request + 1]]:
+            before = starts[num_drawn]
+            num_drawn += drawn[edge]
+            lengths[edge] = starts[num_drawn] - before

@@ -28,6 +28,7 @@ from sim.curve.compiling import compiled, entry
 from sim.curve.paths import Paths
 from sim.curve.stream import Integer, Ints
 from sim.curve.walk import take_group, take_rest
+from sim.mapped import filled, full, zeros
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ def hits_by_capacity(paths: Paths, release: Release, *, keep_copies: bool = Fals
         repeated block leaves a copy behind for good, hence no hit too many.
     """
     sizes = paths.sizes
-    num_full = sizes.num_full_blocks
-    num_unfilled = sizes.num_held_blocks - num_full
-    none = np.zeros_like(num_full)
+    num_requests, num_full = sizes.num_requests, sizes.num_full_blocks
+    num_unfilled = filled(num_requests, lambda part: sizes.num_held_blocks[part] - num_full[part])
+    none = zeros(num_requests)
     if release.head_first:
         weights, extra = num_full, none
     elif release.unfilled_first:
@@ -95,12 +96,15 @@ def hits_by_capacity(paths: Paths, release: Release, *, keep_copies: bool = Fals
         weights, extra = sizes.num_held_blocks, none
     num_places = (
         paths.num_distinct_blocks
-        + int((weights - num_full).sum())
+        + int(weights.sum() - num_full.sum())
         + int(extra.max())
-        + (int((num_full - sizes.num_lookup_blocks).sum()) if keep_copies else 0)
+        + (int(num_full.sum() - sizes.num_lookup_blocks.sum()) if keep_copies else 0)
     )
-    rises = np.zeros(num_places + 3, dtype=np.int64)
-    missing = np.zeros(num_places + 3 if sizes.num_missing_tokens is not None else 1, np.int64)
+    rises = zeros(num_places + 3)
+    missing = zeros(num_places + 3 if sizes.num_missing_tokens is not None else 1)
+    num_leaves = 1
+    while num_leaves < num_requests:
+        num_leaves *= 2
     num_repeated = _measure(
         paths.edges,
         paths.offsets,
@@ -111,6 +115,10 @@ def hits_by_capacity(paths: Paths, release: Release, *, keep_copies: bool = Fals
         extra,
         release.head_first,
         keep_copies,
+        zeros(2 * num_leaves),
+        full(2 * num_leaves, -1),
+        full(len(paths.lengths), -1, np.int32),
+        zeros(num_requests),
         rises,
         missing,
     )
@@ -118,7 +126,7 @@ def hits_by_capacity(paths: Paths, release: Release, *, keep_copies: bool = Fals
     hits = np.cumsum(np.cumsum(rises, out=rises), out=rises)
     hits *= sizes.block_size
     if sizes.num_missing_tokens is not None:
-        hits -= np.cumsum(missing)
+        hits -= np.cumsum(missing, out=missing)
     # Nothing rises after the last entry that is kept.
     return Counts(hits[: int(np.searchsorted(hits, hits[-1])) + 1], int(num_repeated))
 
@@ -134,6 +142,10 @@ def _measure(
     extra: Ints,
     head_first: bool,
     keep_copies: bool,
+    shift: Ints,
+    peak: Ints,
+    last: NDArray[np.int32],
+    num_seen: Ints,
     rises: Ints,
     missing: Ints,
 ) -> Integer:
@@ -142,17 +154,12 @@ def _measure(
     ``missing`` sums up to the tokens that those blocks lack to be full.
 
     ``peak[size + p]`` is the most that shift(p) came to, with ``extra`` of the request at whose end
-    it did: blocks that the pool had no room for besides.
+    it did: blocks that the pool had no room for besides. ``shift`` is 0 at first, ``peak`` and
+    ``last``, who touched an edge last, are -1. ``num_seen`` are the blocks of each request that an
+    earlier one had filled.
     """
     num_requests = len(offsets) - 1
-    size = 1
-    while size < num_requests:
-        size *= 2
-    shift = np.zeros(2 * size, dtype=np.int64)
-    peak = np.full(2 * size, -1, dtype=np.int64)
-    last = np.full(len(lengths), -1, dtype=np.int32)
-    # Blocks of each request that an earlier one had filled.
-    num_seen = np.zeros(num_requests, dtype=np.int64)
+    size = len(shift) // 2
     num_all_repeated = np.int64(0)
     for request in range(num_requests):
         lookup = num_lookup[request]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sim.mapped import pieces, zeros
 
 Ints = NDArray[np.int64]
 Integer = int | np.integer[Any]
@@ -55,7 +56,10 @@ class Sizes:
             raise ValueError("there must be requests, and one entry for each in every array")
         if self.num_prompt_tokens.shape != full.shape:
             raise ValueError("num_prompt_tokens must have one entry per request")
-        if (lookup < 0).any() or (lookup > full).any() or (full > held).any():
+        if lookup.min() < 0 or any(
+            (lookup[part] > full[part]).any() or (full[part] > held[part]).any()
+            for part in pieces(len(full))
+        ):
             raise ValueError("a request looks up no more blocks than it fills, and holds those")
 
     @property
@@ -98,18 +102,6 @@ class References:
     @cached_property
     def offsets(self) -> Ints:
         """Request r has ``blocks[offsets[r]:offsets[r + 1]]``, shape ``(num_requests + 1,)``."""
-        return np.concatenate(([0], np.cumsum(self.sizes.num_full_blocks)))
-
-
-def join_sizes(parts: Sequence[Sizes]) -> Sizes:
-    """Put the sizes of consecutive requests together; their blocks are of one size and full."""
-    full, lookup, held, tokens = (
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in (
-            "num_full_blocks",
-            "num_lookup_blocks",
-            "num_held_blocks",
-            "num_prompt_tokens",
-        )
-    )
-    return Sizes(full, lookup, held, tokens, parts[0].block_size)
+        offsets = zeros(self.sizes.num_requests + 1)
+        np.cumsum(self.sizes.num_full_blocks, out=offsets[1:])
+        return offsets

@@ -19,6 +19,8 @@ from sim.plots.style import GREY, HEIGHT, RC, WIDTH, finish, nth_style, says
 
 _MAX_POINTS = 1500
 """A drawn line needs no more; the file has all."""
+_BEYOND = 1.3
+"""How far behind the last capacity a line goes on, as a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +84,16 @@ class _Times:
 
 def _serving(line: CurveLine) -> pd.DataFrame:
     """Keep the pools that serve every request, and show that the last rate stays."""
-    points = line.points[line.points["num_refused"] == 0]
     columns = ["kv_capacity_tokens", "hit_rate"]
-    beyond = points[columns].tail(1) * [1.3, 1.0]
-    return pd.concat([points[columns], beyond], ignore_index=True)
+    points = line.points.loc[line.points["num_refused"] == 0, columns]
+    points = points.iloc[shown(points["kv_capacity_tokens"].to_numpy())]
+    return pd.concat([points, points.tail(1) * [_BEYOND, 1.0]], ignore_index=True)
 
 
 def _draw_line(ax: Axes, line: CurveLine, index: int, *, width: float) -> None:
     """Draw a curve; the lower of curves that lie upon each other are wider, so that each shows."""
     style = nth_style(index)
-    points = _thinned(_serving(line))
+    points = _serving(line)
     ax.plot(
         points["kv_capacity_tokens"],
         100 * points["hit_rate"],
@@ -122,14 +124,15 @@ def _draw_line(ax: Axes, line: CurveLine, index: int, *, width: float) -> None:
         says(knee, "knee")
 
 
-def _thinned(points: pd.DataFrame) -> pd.DataFrame:
-    if len(points) <= _MAX_POINTS:
-        return points
-    # Evenly over the axis, which is logarithmic.
-    tokens = points["kv_capacity_tokens"].to_numpy()
-    wanted = np.geomspace(tokens[0], tokens[-1], _MAX_POINTS)
-    chosen = np.unique(np.append(np.searchsorted(tokens, wanted[:-1]), len(tokens) - 1))
-    return points.iloc[chosen]
+def shown(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Choose what a line needs of ascending capacities that serve every request."""
+    if len(tokens) < _MAX_POINTS:
+        return np.arange(len(tokens))
+    # Evenly over the axis, which is logarithmic; the last is drawn twice, see `_serving`.
+    wanted = np.geomspace(tokens[0], _BEYOND * tokens[-1], _MAX_POINTS)
+    # Among whole numbers, the first from a bound on is the first from the next whole one on.
+    chosen = np.searchsorted(tokens, np.ceil(wanted[:-1]).astype(np.int64))
+    return np.unique(np.minimum(chosen, len(tokens) - 1))
 
 
 def _draw_limits(ax: Axes, lines: Sequence[CurveLine], top: float) -> None:
