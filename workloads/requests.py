@@ -9,7 +9,9 @@ from typing import overload
 import numpy as np
 
 from sim.types import Request
+from workloads.column import counted, picked
 from workloads.content import Ints, Segments
+from workloads.texts import Texts
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -120,24 +122,31 @@ class Requests(Sequence[Request]):
 
     def take(self, which: slice | Ints) -> Requests:
         """Give some requests, or all in another order; paths are shared with these."""
-        indices = range(len(self))[which] if isinstance(which, slice) else which.tolist()
         numbers = self.numbers
         if numbers is None and self.ids is None:
-            numbers = np.arange(len(self), dtype=np.int64)
+            numbers = counted(len(self))
+        ids = self.ids
+        if isinstance(ids, Texts):
+            ids = ids.take(which)
+        elif ids is not None:
+            indices = range(len(self))[which] if isinstance(which, slice) else which.tolist()
+            ids = [ids[index] for index in indices]
         sessions = self.sessions
         return Requests(
-            self.arrival_ns[which],
-            self.num_prompt_tokens[which],
-            self.num_output_tokens[which],
-            self.first_segment[which],
-            self.num_segments[which],
+            picked(self.arrival_ns, which),
+            picked(self.num_prompt_tokens, which),
+            picked(self.num_output_tokens, which),
+            picked(self.first_segment, which),
+            picked(self.num_segments, which),
             self.bases,
             self.ends,
-            numbers if numbers is None else numbers[which],
-            self.ids if self.ids is None else [self.ids[index] for index in indices],
-            sessions if sessions is None else (sessions[0][which], sessions[1]),
-            self.think_ns if self.think_ns is None else self.think_ns[which],
-            None if self.as_read is None else (self.as_read[0][which], self.as_read[1][which]),
+            numbers if numbers is None else picked(numbers, which),
+            ids,
+            sessions if sessions is None else (picked(sessions[0], which), sessions[1]),
+            self.think_ns if self.think_ns is None else picked(self.think_ns, which),
+            None
+            if self.as_read is None
+            else (picked(self.as_read[0], which), picked(self.as_read[1], which)),
         )
 
     def by_their_rows(self) -> Requests:
