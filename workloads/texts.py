@@ -217,6 +217,48 @@ class TextNumbers:
         self._number_of = {}
 
 
+class KeyNumbers:
+    """Numbers different whole numbers of 64 bits in the order in which they come.
+
+    Parameters
+    ----------
+    compile_from
+        See `TextNumbers`.
+    """
+
+    def __init__(self, compile_from: int = 100_000) -> None:
+        self._compile_from = compile_from
+        self._number_of: dict[int, int] = {}
+        self._column = TextColumn()
+        self._compiled: CompiledNumbers | None = None
+
+    def __len__(self) -> int:
+        return len(self._column) if self._compiled is not None else len(self._number_of)
+
+    def add(self, keys: Ints) -> Ints:
+        """Give the number of each key, which is the next one if it was not there yet."""
+        if self._compiled is None and len(self._number_of) + len(keys) > self._compile_from:
+            from workloads.compiled_texts import CompiledNumbers  # noqa: PLC0415 - slow to import
+
+            self._column.extend_encoded(
+                *_spelt(np.fromiter(self._number_of, np.int64, len(self._number_of)))
+            )
+            self._compiled = CompiledNumbers(self._column)
+            self._number_of = {}
+        if self._compiled is not None:
+            return self._compiled.add(*_spelt(keys))
+        numbers = self._number_of
+        return np.fromiter(
+            (numbers.setdefault(key, len(numbers)) for key in keys.tolist()), np.int64, len(keys)
+        )
+
+
+def _spelt(keys: Ints) -> tuple[Bytes, Ints]:
+    """Take whole numbers for texts of 8 bytes each."""
+    data = np.ascontiguousarray(keys).view(np.uint8)
+    return data, np.arange(8, 8 * len(keys) + 1, 8, dtype=np.int64)
+
+
 def column_of(texts: Iterable[str]) -> TextColumn:
     """Lay texts out in a column."""
     column = TextColumn()
