@@ -85,9 +85,10 @@ class Clock:
         """Whether the first time stamp was read, after which the unit stays."""
         return self._unit_is_settled
 
-    def took(self, *, fractions: bool) -> None:
-        """Take note of time stamps that were read elsewhere, in this unit."""
+    def took(self, unit_ns: int, *, fractions: bool) -> None:
+        """Take note of time stamps that were read elsewhere, and of their unit."""
         self._fractional |= fractions
+        self._spelt_ns = unit_ns
 
     def has_stamp(self, name: str, value: object) -> bool:
         """Whether a row has a time stamp, where a format may lack them: all rows do, or none.

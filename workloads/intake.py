@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.errors import UsageError
 from sim.mapped import pieces
+from workloads.batches import Columns, Named
 from workloads.clock import Clock, rows
 from workloads.column import Column, counted, is_sorted, stable_order
 from workloads.content import Ints, Segments
@@ -256,17 +257,36 @@ class Intake:
         self._ends.extend(content.ends)
         return index
 
-    def add_many(
-        self, arrivals_ns: Ints, num_prompt_tokens: Ints, num_output_tokens: Ints, paths: Paths
-    ) -> None:
-        """Take requests without id and session, all of whose fields were checked."""
+    def add_many(self, found: Columns, paths: Paths, names: Named) -> Ints:
+        """Take requests, all of whose fields were checked, and return their indices."""
+        index = len(self._arrivals)
         self._first.extend(len(self._bases) + np.cumsum(paths.counts) - paths.counts)
         self._count.extend(paths.counts)
         self._bases.extend(paths.bases)
         self._ends.extend(paths.ends)
-        self._prompts.extend(num_prompt_tokens)
-        self._outputs.extend(num_output_tokens)
-        self._arrivals.extend(arrivals_ns)
+        self._prompts.extend(found.num_prompt_tokens)
+        self._outputs.extend(found.num_output_tokens)
+        self._arrivals.extend(found.arrival_ns)
+        if names.request_ids is not None:
+            which, numbers = _numbered(names.request_ids, self._ids)
+            _fill(self._id_of, index, -1)
+            self._id_of.extend(numbers)
+            self._line_of.extend(names.first_line + which)
+        if names.session_ids is not None:
+            which, numbers = _numbered(names.session_ids, self._names_of_sessions)
+            _fill(self._sessions, index, -1)
+            self._sessions.extend(numbers)
+            _fill(self._session_arrival, len(self._names_of_sessions), 0)
+            self._session_arrival.array[numbers[which]] = found.arrival_ns[which]
+        if names.think_ns is not None:
+            _fill(self._thinks, index, -1)
+            self._thinks.extend(names.think_ns)
+        return np.arange(index, len(self._arrivals))
+
+    def are_new(self, request_ids: Sequence[str | None] | None) -> bool:
+        """Whether ids of requests differ, and none came before."""
+        given = [one for one in request_ids or () if one is not None]
+        return len(set(given)) == len(given) and bool((self._ids.find_many(given) < 0).all())
 
     def lengths(self, index: int) -> tuple[int, int]:
         """Prompt and output tokens of a request taken before."""
@@ -517,6 +537,15 @@ class Intake:
             said.append(f"{rows(self.num_skipped)} skipped, {self.first_skipped}")
         said += [f"{rows(count)} {odd}" for odd, count in self.counts.items()]
         return said
+
+
+def _numbered(texts: Sequence[str | None], numbers: TextNumbers) -> tuple[Ints, Ints]:
+    """Find the rows that have a text, and the number of that of each row; -1 for none."""
+    given = [text for text in texts if text is not None]
+    which = np.array([index for index, text in enumerate(texts) if text is not None], np.int64)
+    found = np.full(len(texts), -1, dtype=np.int64)
+    found[which] = numbers.add_many(given)
+    return which, found
 
 
 def _fill(column: Column, size: int, value: int) -> None:

@@ -15,12 +15,13 @@ An id is told apart by the whole prefix before it, so ids need not be chained ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 
 import numpy as np
 
 from sim.mapped import pieces, zeros
-from workloads.batches import columns
+from workloads.batches import NAMES, Named, Row, columns, named, texts
 from workloads.column import Column
 from workloads.content import Ints, cut
 from workloads.fields import RowError, num_tokens, show, text, time_ns
@@ -51,6 +52,8 @@ class MooncakeReader:
     block_size = 512
     time_unit = "ms"
     has_plain_rows = True
+    _needed: frozenset[str] = frozenset()
+    _allowed = NAMES
 
     def __init__(self, intake: Intake) -> None:
         options = intake.options
@@ -122,7 +125,7 @@ class MooncakeReader:
             )  # fmt: skip
         self._taken(value, index)
 
-    def take(self, batch: Sequence[bytes]) -> bool:
+    def take(self, first_line: int, batch: Sequence[bytes]) -> bool:
         """Take all rows of a batch of lines as `row` would, or none where one of them is odd."""
         intake = self.intake
         if (
@@ -131,22 +134,32 @@ class MooncakeReader:
             or not intake.clock.is_settled
         ):
             return False
-        found = columns(batch, self.unit, intake.clock.unit_ns)
-        if found is None:
+        found = columns(
+            batch, self.unit, intake.clock.unit_ns, needed=self._needed, allowed=self._allowed
+        )
+        names = None if found is None else self._named(found.rows, first_line)
+        if found is None or names is None or not intake.are_new(names.request_ids):
             return False
-        intake.clock.took(fractions=found.has_fractions)
+        intake.clock.took(found.stamp_unit_ns, fractions=found.has_fractions)
         intake.has_prefix_info = True
-        prompts, outputs = found.num_prompt_tokens, found.num_output_tokens
-        root = intake.scope(self._tree, {})
         paths = self._tree.insert_many(
             found.ids,
             found.num_ids,
-            root,
-            num_prompt_tokens=prompts,
-            num_output_tokens=outputs,
+            intake.scope(self._tree, {}),
+            num_prompt_tokens=found.num_prompt_tokens,
+            num_output_tokens=found.num_output_tokens,
         )
-        intake.add_many(found.arrival_ns, prompts, outputs, paths)
+        indices = intake.add_many(found, paths, names)
+        self._turns.add_many(indices, found, names)
+        self._taken_many(found.rows)
         return True
+
+    def _named(self, rows: Sequence[Row], first_line: int) -> Named | None:
+        """Read who the rows are; None where one is not plain."""
+        return named(rows, first_line)
+
+    def _taken_many(self, rows: Sequence[Row]) -> None:
+        """Take note of rows that were taken; see `_taken`."""
 
     def finish(self) -> None:
         """Say what can be said only when all was read."""
@@ -185,7 +198,8 @@ class BailianReader(MooncakeReader):
 
     block_size = 16
     time_unit = "s"
-    has_plain_rows = False
+    _needed = frozenset({"chat_id"})
+    _allowed = frozenset({"request_id", "parent_chat_id", "delay", "turns"})
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
@@ -208,13 +222,29 @@ class BailianReader(MooncakeReader):
             )
         return chat, _parent(value)
 
+    def _named(self, rows: Sequence[Row], first_line: int) -> Named | None:
+        names = named(rows, first_line)
+        chats = texts(rows, "chat_id")
+        if names is None or chats is None or texts(rows, "parent_chat_id") is None:
+            return None
+        given = [chat for chat in chats if chat is not None]
+        if len(set(given)) < len(rows) or (self.intake.find_sessions(given) >= 0).any():
+            return None
+        own = names.request_ids or [None] * len(rows)
+        ids = [chat if one is None else one for one, chat in zip(own, chats, strict=True)]
+        return replace(names, request_ids=ids, session_ids=chats)
+
     def _taken(self, value: dict[str, object], index: int) -> None:
-        parent = _parent(value)
-        before = _FIRST_TURN if parent is None else self.intake.find_session(parent)
-        if parent is not None and before < 0:
-            before = _FIRST_TURN - 1 - len(self._yet_to_come)
-            self._yet_to_come.append(parent)
-        self._parents.append(before)
+        self._taken_many([value])
+
+    def _taken_many(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            parent = _parent(row)
+            before = _FIRST_TURN if parent is None else self.intake.find_session(parent)
+            if parent is not None and before < 0:
+                before = _FIRST_TURN - 1 - len(self._yet_to_come)
+                self._yet_to_come.append(parent)
+            self._parents.append(before)
 
     def _turns_before(self) -> TurnsBefore:
         return self._link
@@ -260,13 +290,13 @@ class BailianReader(MooncakeReader):
     def _parents_in_trace(self) -> Ints:
         """Give the turn before of each, now that all are known; other numbers below 0 for none."""
         parents = self._parents.array
-        texts = self._yet_to_come.texts()
+        yet_to_come = self._yet_to_come.texts()
         for part in pieces(len(parents), 1 << 16):
             some = parents[part]
             late = some < _FIRST_TURN
             if late.any():
                 numbers = _FIRST_TURN - 1 - some[late]
-                found = self.intake.find_sessions(list(texts.take(numbers)))
+                found = self.intake.find_sessions(list(yet_to_come.take(numbers)))
                 some[late] = np.where(found < 0, some[late], found)
         return parents
 

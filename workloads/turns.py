@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim import mapped
+from workloads.batches import Columns, Named
 from workloads.column import Column, picked, stable_order
 from workloads.content import Ints, cut
 from workloads.intake import Intake
@@ -108,12 +109,18 @@ class Turns:
         self._form.append(_FORMS.index(form))
         self._answer_is_known.append(answer_is_known)
 
-    def add_many(self, indices: Ints, num_named_tokens: Ints, forms: Sequence[Form | None]) -> None:
-        """Take note of requests of sessions whose answers are not known; see `add`."""
-        self._index.extend(indices)
-        self._num_named.extend(num_named_tokens)
-        self._form.extend([_FORMS.index(form) for form in forms])
-        self._answer_is_known.extend(np.zeros(len(indices), dtype=np.int8))
+    def add_many(self, indices: Ints, found: Columns, names: Named) -> None:
+        """Take note of those requests of plain rows that have a session; see `add`."""
+        if names.session_ids is None:
+            return
+        which = [index for index, one in enumerate(names.session_ids) if one is not None]
+        num_named = found.num_prompt_tokens
+        if found.knows_answers:
+            num_named = num_named + found.num_output_tokens
+        self._index.extend(indices[which])
+        self._num_named.extend(num_named[which])
+        self._form.extend([_FORMS.index(stated_form(found.rows[index])) for index in which])
+        self._answer_is_known.extend(np.full(len(which), found.knows_answers, dtype=np.int8))
 
     def finish(self, before: TurnsBefore | None = None) -> None:
         """Read rows anew as what is new, if that is what they are, and link answers."""
