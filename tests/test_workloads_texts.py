@@ -1,5 +1,8 @@
 """Texts in columns, and their numbers: as a list and a dict of them have it."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,3 +81,34 @@ def test_many_texts_grow_beyond_their_table():
         numbers.add_many(words[first : first + 700])
     assert numbers.find_many(words).tolist() == list(range(5000))
     assert list(column_of(words).texts()) == list(numbers.texts())
+
+
+_MANY = """
+import resource
+import numpy as np
+from workloads.texts import KeyNumbers, TextNumbers
+TextNumbers(0).add_many(["a"])  # loads compiled code
+texts, keys = TextNumbers({compile_from}), KeyNumbers({compile_from})
+used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+limit = used + (40 << 20)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+for first in range(0, 400_000, 1000):
+    texts.add_many([f"request {{number:060}}" for number in range(first, first + 1000)])
+    keys.add(np.arange(first, first + 1000, dtype=np.int64) << 20)
+print(len(texts), len(keys), texts.find(f"request {{123_456:060}}"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits are told otherwise")
+@pytest.mark.parametrize(("compile_from", "fits"), [(1000, True), (10**9, False)])
+def test_many_names_take_no_memory_of_their_own(compile_from, fits):
+    """400,000 ids of requests and as many keys where 40 MiB of memory are left."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY.format(compile_from=compile_from)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == fits, done.stderr
+    assert done.stdout.strip() == ("400000 400000 123456" if fits else "")
+    assert fits or "MemoryError" in done.stderr

@@ -6,13 +6,14 @@ import numpy as np
 
 from workloads.content import Ints
 from workloads.fields import RowError, show
+from workloads.texts import TextNumbers
 
 
 class IdReader:
     """Reads ids of any width, or texts, as int64: equal if and only if the ids are."""
 
     def __init__(self) -> None:
-        self._odd: dict[int | str, int] = {}
+        self._odd = TextNumbers()
 
     def read(self, name: str, value: object) -> Ints:
         """Read a list of ids.
@@ -32,22 +33,38 @@ class IdReader:
             else:
                 if not value or (min(value) if len(value) < 100 else ids.min()) >= 0:
                     return ids
-        return np.array([self._id(name, one) for one in value], dtype=np.int64)
+        ids = np.empty(len(value), dtype=np.int64)
+        odd: list[str] = []
+        places: list[int] = []
+        for place, one in enumerate(value):
+            spelt = _spelt(name, one)
+            if spelt is None:
+                ids[place] = one
+            else:
+                odd.append(spelt)
+                places.append(place)
+        ids[places] = -1 - self._odd.add_many(odd)
+        return ids
 
     def unheard_of(self, count: int) -> Ints:
         """Make ids that stand nowhere else; none for a negative count."""
         first = len(self._odd)
-        for number in range(first, first + count):
-            self._odd[f"\0{number}"] = number
+        self._odd.add_many([f"?{number}" for number in range(first, first + count)])
         return np.arange(-1 - first, -1 - first - max(count, 0), -1, dtype=np.int64)
 
-    def _id(self, name: str, value: object) -> int:
-        if type(value) is int and value >= 0:  # `type`, since True is an int too
-            if value < 2**63:
-                return value
-        elif type(value) is not str:
-            raise RowError(
-                f"{name} holds {show(value)}, which is neither text nor a whole number of at"
-                " least 0"
-            )
-        return -1 - self._odd.setdefault(value, len(self._odd))
+
+def _spelt(name: str, value: object) -> str | None:
+    """Spell an id that is no whole number of 63 bits, each kind its own way; None for one that is.
+
+    Raises
+    ------
+    RowError
+        If it is no id.
+    """
+    if type(value) is int and value >= 0:  # `type`, since True is an int too
+        return None if value < 2**63 else f"#{value:x}"
+    if type(value) is not str:
+        raise RowError(
+            f"{name} holds {show(value)}, which is neither text nor a whole number of at least 0"
+        )
+    return f"'{value}"

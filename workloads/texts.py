@@ -158,7 +158,7 @@ class TextNumbers:
         their own.
     """
 
-    def __init__(self, compile_from: int = 100_000) -> None:
+    def __init__(self, compile_from: int = 50_000) -> None:
         self._compile_from = compile_from
         self._number_of: dict[str, int] = {}
         self._column = TextColumn()
@@ -226,7 +226,7 @@ class KeyNumbers:
         See `TextNumbers`.
     """
 
-    def __init__(self, compile_from: int = 100_000) -> None:
+    def __init__(self, compile_from: int = 50_000) -> None:
         self._compile_from = compile_from
         self._number_of: dict[int, int] = {}
         self._column = TextColumn()

@@ -91,7 +91,7 @@ class PrefixTree:
         "root_of",
     )
 
-    def __init__(self, names: Names, unit: int = 1, compile_from: int = 200_000) -> None:
+    def __init__(self, names: Names, unit: int = 1, compile_from: int = 50_000) -> None:
         self._names = names
         self._unit = unit
         self._compile_from = compile_from

@@ -33,8 +33,11 @@ _FORMS: tuple[Form | None, ...] = (None, "cumulative", "delta")
 
 def stated_form(row: Mapping[str, object]) -> Form | None:
     """Read the form that a row says it has, if it says any; other values are not ours."""
-    found = row.get(FORM_FIELD)
-    return next((form for form in _FORMS if form is not None and form == found), None)
+    return _form(row.get(FORM_FIELD))
+
+
+def _form(said: object) -> Form | None:
+    return next((form for form in _FORMS if form is not None and form == said), None)
 
 
 class Links(NamedTuple):
@@ -119,7 +122,8 @@ class Turns:
             num_named = num_named + found.num_output_tokens
         self._index.extend(indices[which])
         self._num_named.extend(num_named[which])
-        self._form.extend([_FORMS.index(stated_form(found.rows[index])) for index in which])
+        said = [found.rows[index].get(FORM_FIELD) for index in which]
+        self._form.extend([0 if form is None else _FORMS.index(_form(form)) for form in said])
         self._answer_is_known.extend(np.full(len(which), found.knows_answers, dtype=np.int8))
 
     def finish(self, before: TurnsBefore | None = None) -> None:
