@@ -238,9 +238,11 @@ class BailianReader(MooncakeReader):
         self._taken_many([value])
 
     def _taken_many(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            parent = _parent(row)
-            before = _FIRST_TURN if parent is None else self.intake.find_session(parent)
+        parents = [_parent(row) for row in rows]
+        given = [parent for parent in parents if parent is not None]
+        found = iter(self.intake.find_sessions(given).tolist())
+        for parent in parents:
+            before = _FIRST_TURN if parent is None else next(found)
             if parent is not None and before < 0:
                 before = _FIRST_TURN - 1 - len(self._yet_to_come)
                 self._yet_to_come.append(parent)
