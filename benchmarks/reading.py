@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.process import Measured, medians, run
 
-SHAPES = {"5 ids": (5, 2), "20 ids": (20, 8)}
-"""Ids of a row, and those of them that other rows begin with too."""
+SHAPES = {"5 ids": (5, 2, False), "5 ids, named": (5, 2, True), "20 ids": (20, 8, False)}
+"""Ids of a row, those of them that other rows begin with too, and whether rows name themselves."""
 
 _PLAIN_LOOP = """
 import json, sys
@@ -27,22 +27,31 @@ _TOOL = (sys.executable, "-m", "sim")
 _NUM_CONVERSATION_COPIES = 10
 
 
-def write_rows(path: Path, num_rows: int, num_ids: int, num_shared: int) -> None:
-    """Write made-up Mooncake rows: a popular beginning, then ids of their own."""
+def write_rows(
+    path: Path, num_rows: int, num_ids: int, num_shared: int, *, named: bool = False
+) -> None:
+    """Write made-up Mooncake rows: a popular beginning, then ids of their own.
+
+    Rows that are named have an id and a session, some five rows to each.
+    """
     rng = random.Random(1)
     time_ms, next_id = 0, 1000
     with path.open("w", encoding="utf-8") as file:
-        for _ in range(num_rows):
+        for number in range(num_rows):
             time_ms += rng.randrange(20)
             first = int(rng.paretovariate(0.6)) % 1000 * 10**8
             own = num_ids - num_shared
-            row = {
+            row: dict[str, object] = {
                 "timestamp": time_ms,
                 "input_length": 512 * num_ids - rng.randrange(512),
                 "output_length": rng.randrange(1, 500),
                 "hash_ids": [*range(first, first + num_shared), *range(next_id, next_id + own)],
             }
             next_id += own
+            if named:
+                row["request_id"] = f"request-{number:012x}"
+                row["session_id"] = f"session-{number % (num_rows // 5 or 1):012x}"
+                row["turns"] = "cumulative"
             file.write(json.dumps(row) + "\n")
 
 
@@ -64,8 +73,8 @@ def read(trace: Path, num_rows: int, num_runs: int) -> Iterator[str]:
     yield "| rows | command | CPU s | beside `json.loads` | peak MiB |\n" + "| - " * 5 + "|"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
-        for shape, (num_ids, num_shared) in SHAPES.items():
-            write_rows(path, num_rows, num_ids, num_shared)
+        for shape, (num_ids, num_shared, named) in SHAPES.items():
+            write_rows(path, num_rows, num_ids, num_shared, named=named)
             name = f"{num_rows:,} of {shape}"
             loop = _measure([sys.executable, "-c", _PLAIN_LOOP, str(path)], num_runs)
             yield _line(name, "`json.loads` in a loop", loop, loop)

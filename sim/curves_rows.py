@@ -24,7 +24,7 @@ from sim.curve import (
     stored_references_of,
 )
 from sim.errors import UsageError
-from sim.mapped import AT_ONCE, pieces
+from sim.mapped import Column, pieces
 from sim.presets import Preset
 from sim.results import make_frame
 from sim.types import Content
@@ -89,7 +89,7 @@ class Measured:
         most, least = curve.most_hit_tokens, curve.least_hit_tokens
         found = Column()
         found.extend(np.arange(curve.first + 1))
-        for part in pieces(len(most) - 1, AT_ONCE):
+        for part in pieces(len(most) - 1):
             one_more = slice(part.start, part.stop + 1)
             rises = (
                 part.start

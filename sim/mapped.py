@@ -130,6 +130,39 @@ def pieces(count: int, size: int | None = None) -> Iterator[slice]:
         yield slice(first, min(first + size, count))
 
 
+def counted(count: int) -> NDArray[np.int64]:
+    """Give the numbers from 0 up, shape ``(count,)``."""
+    numbers = zeros(count)
+    for part in pieces(count):
+        numbers[part] = np.arange(part.start, part.stop)
+    return numbers
+
+
+def picked(values: NDArray[Any], which: slice | NDArray[np.int64]) -> NDArray[Any]:
+    """Give some of an array, in a file if they are many; of a slice by reference."""
+    if isinstance(which, slice):
+        return values[which]
+    found = zeros(len(which), values.dtype)
+    for part in pieces(len(which)):
+        found[part] = values[which[part]]
+    return found
+
+
+def is_sorted(values: NDArray[np.int64]) -> bool:
+    """Whether numbers ascend."""
+    return all(
+        bool((np.diff(values[max(part.start - 1, 0) : part.stop]) >= 0).all())
+        for part in pieces(len(values))
+    )
+
+
+def stable_order(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the places of numbers in ascending order; of equal ones in their own."""
+    if is_sorted(values):
+        return counted(len(values))
+    return copy(np.argsort(values, kind="stable"))
+
+
 class Column:
     """Numbers or records of one kind that come one after the other.
 

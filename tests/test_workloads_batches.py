@@ -19,6 +19,8 @@ from workloads import check_trace, describe, load, segment_rows, shared_prefix_t
 from workloads.batches import columns
 from workloads.mooncake import MooncakeReader
 from workloads.requests import Requests
+from workloads.texts import TextNumbers
+from workloads.token_ids import TokenIdReader
 from workloads.tree import Names, PrefixTree, num_repeated
 
 BIG = 2**63
@@ -89,21 +91,34 @@ def told(workload):
     )
 
 
-def read_all(path, **options):
+def read_all(path, name="mooncake", **options):
     """Read a trace in every mode; errors are told too."""
+    if name != "tokens":
+        options["trace_block_size"] = 4
     found = []
     for lenient in (False, True):
         try:
-            found.append(
-                told(load(path, format_name="mooncake", trace_block_size=4, lenient=lenient,
-                          **options))
-            )  # fmt: skip
+            found.append(told(load(path, format_name=name, lenient=lenient, **options)))
         except UsageError as error:
             found.append(str(error))
-    checked = check_trace(path, "mooncake", trace_block_size=4)
+    options.pop("num_requests")
+    checked = check_trace(path, name, **options)
     found.append(checked.problems)
     found.append(checked.workload and told(checked.workload))
     return found
+
+
+def batches_are_rows(path, name, size, **options):
+    """Read in batches of a size, with tables of names compiled and not, and row by row."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches_module, "NUM_LINES", size)
+        in_batches = read_all(path, name, **options)
+        patch.setattr("workloads.intake.TextNumbers", partial(TextNumbers, compile_from=3))
+        patch.setattr(batches_module, "_NUM_BYTES", 200)
+        assert read_all(path, name, **options) == in_batches
+        patch.setattr(MooncakeReader, "has_plain_rows", False)
+        patch.setattr(TokenIdReader, "has_plain_rows", False)
+        assert read_all(path, name, **options) == in_batches
 
 
 @settings(max_examples=150, deadline=None)
@@ -111,11 +126,109 @@ def read_all(path, **options):
 def test_batches_read_what_single_rows_read(rows, size, wanted, tmp_path_factory):
     path = tmp_path_factory.mktemp("batches") / "trace.jsonl"
     path.write_text("\n".join(rows), encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches_module, "NUM_LINES", size)
-        in_batches = read_all(path, num_requests=wanted)
-        patch.setattr(MooncakeReader, "has_plain_rows", False)
-        assert read_all(path, num_requests=wanted) == in_batches
+    batches_are_rows(path, "mooncake", size, num_requests=wanted)
+
+
+# Mostly rows that can be used: ids that differ by their line, and now and then one that does not.
+some_names = st.sampled_from(["1", '"1"', '"a"', '"\u00e4"', "null", '""', "-1", '"-1"', "2"])
+named_fields = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "request_id": st.one_of(st.just("LINE"), st.just("LINE"), st.just("LINE"), some_names),
+            "session_id": some_names,
+            "delay": st.sampled_from(["0", "1.5", "7", "null", "-1", "1e300", '"3"', "true"]),
+            "turns": st.sampled_from(['"cumulative"', '"delta"', "null", "[1]", "7"]),
+            "type": st.just('"text"'),
+            "lora_id": st.sampled_from(["0", "1"]),
+        },
+    ),
+)
+chats = st.fixed_dictionaries(
+    {"chat_id": st.sampled_from([*["LINE"] * 9, "3", '"x"', "null", "[]", "1.0"])},
+    optional={
+        "parent_chat_id": st.sampled_from(
+            ["0", "1", "2", '"3"', "4", "-1", '"-1"', "null", '""', "99", "LINE", "-1.0", "true"]
+        ),
+        "request_id": st.sampled_from(["null", '"q"', "5"]),
+        "delay": st.sampled_from(["1", "0.25", "null"]),
+        "turns": st.sampled_from(['"cumulative"', '"delta"']),
+        "turn": st.just("1"),
+    },
+)
+token_lists = st.lists(st.integers(0, 2), max_size=5).map(json.dumps)
+odd_lists = st.sampled_from(["[]", "[1.0]", '["a"]', "[true]", "null", "[-1]", f"[{BIG}]", "7"])
+token_fields = st.fixed_dictionaries(
+    {"token_ids": st.one_of(*[token_lists] * 5, odd_lists)},
+    optional={
+        "output_token_ids": st.one_of(*[token_lists] * 5, odd_lists),
+        "output_length": st.sampled_from(["0", "1", "2", "3", "1.5"]),
+        "input_length": st.sampled_from(["1", "2", "3"]),
+        "arrival_time_ns": st.sampled_from(["5", "1700000000000000123", "1.5", "-1"]),
+        "timestamp": st.sampled_from(["3", "2.5"]),
+        "prompt_token_ids": token_lists,
+    },
+)
+plain_tokens = st.fixed_dictionaries(
+    {
+        "timestamp": st.integers(0, 9).map(str),
+        "token_ids": token_lists,
+        "output_length": st.just("2"),
+    }
+)
+spelt_tokens = st.fixed_dictionaries(
+    {
+        "arrival_time_ns": st.integers(0, 9).map(str),
+        "input_tok_ids": token_lists.filter(lambda ids: ids != "[]"),
+        "output_tok_ids": token_lists,
+    }
+)
+
+
+def spell(fields, line):
+    inside = ", ".join(f'"{name}": {value}' for name, value in fields.items())
+    return "{" + inside.replace("LINE", str(line)) + "}"
+
+
+def blocks_with(others):
+    return st.builds(lambda row, fields: {**row, **fields}, plain_rows.map(fields_of), others)
+
+
+def fields_of(row):
+    return {name: json.dumps(value) for name, value in json.loads(row).items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("mooncake", [blocks_with(named_fields)]),
+        ("bailian", [blocks_with(chats)]),
+        (
+            "tokens",
+            [
+                st.builds(lambda row, names: {**row, **names}, rows, named_fields)
+                for rows in (token_fields, plain_tokens, spelt_tokens)
+            ],
+        ),
+    ],
+)
+def test_batches_of_named_rows_read_what_single_rows_read(name, kinds, tmp_path_factory):
+    @settings(max_examples=120, deadline=None)
+    @given(
+        rows=st.one_of(
+            *(st.lists(rows, min_size=1, max_size=14) for rows in kinds),
+            st.lists(st.one_of(*kinds), min_size=1, max_size=14),
+        ),
+        size=st.integers(1, 9),
+        wanted=st.one_of(st.none(), st.none(), st.integers(1, 12)),
+    )
+    def check(rows, size, wanted):
+        path = tmp_path_factory.mktemp("named") / "trace.jsonl"
+        path.write_text("\n".join(map(spell, rows, range(len(rows)))), encoding="utf-8")
+        batches_are_rows(path, name, size, num_requests=wanted)
+
+    check()
 
 
 def test_plain_rows_become_columns():

@@ -358,7 +358,7 @@ def test_a_tree_goes_on_inside_a_segment(compiled):
     assert tree.extend([1, 61], [20, 25], ids[2:3]) == ([1, 61, 66], [20, 25, 35]), "an answer"
     assert tree.ids_of([1, 41], [30, 40], 4).tolist() == [5, 6, 7, 9]
     assert tree.ids_of([1], [35], 3).tolist() == [5, 6, 7]
-    used = np.array([1, 41, 1000]), np.array([30, 10, 7])
+    used = [(np.array([1, 41, 1000]), np.array([30, 10, 7]))]
     assert tree.num_ids_after_several_prefixes() == 1, (
         "7 stands inside an id and behind an answer too"
     )
@@ -390,7 +390,7 @@ def test_both_forms_of_a_tree_give_the_same_names(steps, unit):
         assert found[0] == found[1]
         paths.append(found[0])
         assert plain._names.next == compiled._names.next
-    used = tuple(np.array(column) for column in zip(*((b[0], e[0]) for b, e in paths), strict=True))
+    used = [(np.array(b[0]), np.array(e[0])) for b, e in paths]
     assert plain.num_ids_after_several_prefixes(used) == compiled.num_ids_after_several_prefixes(
         used
     )

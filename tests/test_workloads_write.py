@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,10 @@ from sim.errors import UsageError
 from sim.types import Request
 from workloads import Workload, infinite_hit_rate, read_mooncake, write_mooncake
 from workloads.content import Interner, TokenIds
+from workloads.multi_turn import multi_turn
+from workloads.requests import as_requests
 from workloads.shared_prefix import shared_prefix
+from workloads.texts import KeyNumbers
 from workloads.write import write_trace
 
 ROWS = [
@@ -117,3 +121,27 @@ def test_anonymised_files_of_one_key_share_nothing_by_it(trace, tmp_path):
     tokens = [sum(r.num_prompt_tokens for r in each.requests) for each in (trace, other)]
     hits = sum(rate * count for rate, count in zip(rates, tokens, strict=True))
     assert infinite_hit_rate(requests, 1) == pytest.approx(hits / sum(tokens))
+
+
+@pytest.mark.parametrize("form", ["mooncake", "bailian", "tokens"])
+@pytest.mark.parametrize("key", [None, "secret"])
+def test_columns_are_written_as_single_requests_are(form, key, tmp_path, monkeypatch):
+    """Many requests at once, in parts of any size, compiled or not: the same bytes."""
+    made = multi_turn(num_requests=40, system=41, prompt=9, output=7, num_prefixes=3)
+    workload = replace(made, requests=as_requests(made.requests))
+    size = None if form == "tokens" else 4
+    write_trace(
+        replace(made, requests=tuple(workload.requests)),
+        tmp_path / "plain",
+        form,
+        key=key,
+        trace_block_size=size,
+    )
+    for compile_from, at_once, ids_at_once in ((10**9, 3, 10**6), (5, 7, 50), (0, 1000, 1)):
+        monkeypatch.setattr(
+            "workloads.write.KeyNumbers", partial(KeyNumbers, compile_from=compile_from)
+        )
+        monkeypatch.setattr("workloads.written_ids._REQUESTS_AT_ONCE", at_once)
+        monkeypatch.setattr("workloads.written_ids._IDS_AT_ONCE", ids_at_once)
+        write_trace(workload, tmp_path / "columns", form, key=key, trace_block_size=size)
+        assert (tmp_path / "columns").read_bytes() == (tmp_path / "plain").read_bytes()

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
-from sim.mapped import Column, pieces, zeros
+from sim.mapped import Column, picked, pieces, zeros
 from sim.types import Request
 from workloads.content import Ints
 from workloads.fields import MAX_NS
-from workloads.requests import Requests, arrivals_ns, as_requests, part_of, sessions_of, taken
+from workloads.requests import Requests, arrivals_ns, as_requests, sessions_of, taken
 
 ARRIVALS = ("trace", "poisson", "gamma", "weibull", "constant", "day", "users")
 
@@ -253,7 +253,7 @@ def cut_duration(
     last_ns = math.floor(min(duration_s * 1e9, _LAST_NS))
     starts = arrivals_ns(requests)
     if sessions:
-        starts = part_of(starts, _first_turns(requests))
+        starts = picked(starts, _first_turns(requests))
     kept = Column()
     for part in pieces(len(starts)):
         kept.extend(np.flatnonzero(starts[part] <= last_ns) + part.start)

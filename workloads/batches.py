@@ -1,8 +1,7 @@
-"""Rows of Mooncake's form many at a time, as columns, where nothing about them is odd.
+"""Rows of JSON lines many at a time, as columns, where nothing about them is odd.
 
-What is taken here is what `workloads.mooncake.MooncakeReader.row` would make of the same lines, one
-by one; a batch with a line that is not plain is left to it, so that there is one home of checks and
-of what they say.
+What is taken here is what a reader's ``row`` would make of the same lines, one by one; a batch with
+a line that is not plain is left to it, so that there is one home of checks and of what they say.
 """
 
 from __future__ import annotations
@@ -21,10 +20,15 @@ from workloads.source import DamagedError, Part, lines
 
 NUM_LINES = 512
 """Lines of a batch at most."""
+_NUM_BYTES = 1 << 20
+"""Bytes of a batch from which on it takes no other line."""
+
+Row = dict[str, object]
 
 _FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
-_REQUIRED = frozenset(_FIELDS)
-_NO_MATTER = frozenset({"type", "turn", "priority"})
+NAMES = frozenset({"request_id", "session_id", "delay", "turns"})
+"""Fields that say which request and session a row is."""
+NO_MATTER = frozenset({"type", "turn", "priority"})
 """Fields that other tools write and nobody reads."""
 _EXACT = 2**53
 """Up to which a float is told apart from the next whole number."""
@@ -46,13 +50,15 @@ def batches(
     """
     at_most = 1
     batch: list[bytes] = []
-    number = 0
+    number = num_bytes = 0
     try:
         for number, line in lines(part):
             batch.append(line)
-            if len(batch) == at_most:
+            num_bytes += len(line)
+            if len(batch) == at_most or num_bytes >= _NUM_BYTES:
                 yield number - len(batch) + 1, batch
                 batch = []
+                num_bytes = 0
                 at_most = min(num_wanted() or NUM_LINES, NUM_LINES)
     except DamagedError as fault:
         if batch:
@@ -69,28 +75,102 @@ class Columns:
 
     Attributes
     ----------
+    rows
+        As they were parsed.
     arrival_ns, num_prompt_tokens, num_output_tokens, num_ids
         Shape ``(rows,)``.
     ids
         Of all rows, one behind the other.
     has_fractions
         Whether some time stamp has a fraction.
+    knows_answers
+        Whether ids spell the answers too.
+    stamp_unit_ns
+        Of the time stamps.
     """
 
+    rows: Sequence[Row]
     arrival_ns: Ints
     num_prompt_tokens: Ints
     num_output_tokens: Ints
     num_ids: Ints
     ids: Ints
     has_fractions: bool
+    knows_answers: bool
+    stamp_unit_ns: int
 
 
-def columns(batch: Sequence[bytes], unit: int, unit_ns: int) -> Columns | None:
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Who the requests of plain rows are.
+
+    Attributes
+    ----------
+    first_line
+        On which the first of them stands; each has a line.
+    request_ids, session_ids
+        Of each, None for none; or None where none has any.
+    think_ns
+        Shape ``(rows,)``, -1 for unknown; or None where all are.
+    """
+
+    first_line: int
+    request_ids: Sequence[str | None] | None = None
+    session_ids: Sequence[str | None] | None = None
+    think_ns: Ints | None = None
+
+
+def named(rows: Sequence[Row], first_line: int) -> Named | None:
+    """Read ids, sessions and delays of rows; None where one is not plain."""
+    request_ids, session_ids = texts(rows, "request_id"), texts(rows, "session_id")
+    think_ns = _delays_ns(rows)
+    if request_ids is None or session_ids is None or think_ns is None:
+        return None
+    return Named(
+        first_line,
+        request_ids if any(one is not None for one in request_ids) else None,
+        session_ids if any(one is not None for one in session_ids) else None,
+        think_ns if (think_ns >= 0).any() else None,
+    )
+
+
+def texts(rows: Sequence[Row], name: str) -> list[str | None] | None:
+    """Read a field that is text, or a whole number, or missing; None where one is neither."""
+    values = [row.get(name) for row in rows]
+    kinds = set(map(type, values))
+    if not kinds <= {str, int, type(None)}:
+        return None
+    if "" in values:  # as tables write what they lack
+        values = [None if value == "" else value for value in values]
+    if int in kinds:
+        return [str(value) if type(value) is int else value for value in values]  # type: ignore[misc]
+    return values  # type: ignore[return-value]
+
+
+def _delays_ns(rows: Sequence[Row]) -> Ints | None:
+    found = np.full(len(rows), -1, dtype=np.int64)
+    given = [index for index, row in enumerate(rows) if row.get("delay") is not None]
+    if given:
+        delays = times_ns([rows[index]["delay"] for index in given], 10**6)
+        if delays is None:
+            return None
+        found[given] = delays
+    return found
+
+
+def columns(
+    batch: Sequence[bytes],
+    unit: int,
+    unit_ns: int,
+    *,
+    needed: frozenset[str] = frozenset(),
+    allowed: frozenset[str] = NAMES,
+) -> Columns | None:
     """Parse lines that are all plain; None where one is not.
 
-    Plain is a row that has the four fields of Mooncake, and no other that means anything: a time
-    stamp that is a number; lengths and ids that are whole numbers in range, as many ids as the
-    length of the prompt needs.
+    Plain is a row that has the four fields of Mooncake, and no other that means anything but who
+    it is: a time stamp that is a number; lengths and ids that are whole numbers in range, as many
+    ids as the length of the prompt needs.
 
     Parameters
     ----------
@@ -100,13 +180,19 @@ def columns(batch: Sequence[bytes], unit: int, unit_ns: int) -> Columns | None:
         Tokens that an id stands for.
     unit_ns
         Unit of the time stamps.
+    needed, allowed
+        Other fields that every row has, or may have; the caller looks at what they hold.
     """
-    rows = _plain_objects(batch)
+    rows = objects(batch)
     if rows is None:
         return None
+    required = needed.union(_FIELDS)
+    for fields in map(frozenset, set(map(tuple, rows))):
+        if not (fields >= required and fields - required <= allowed | NO_MATTER):
+            return None
     stamps, prompts, outputs, lists = zip(*map(itemgetter(*_FIELDS), rows), strict=True)
     flat = list(chain.from_iterable(lists)) if set(map(type, lists)) == {list} else [None]
-    arrivals = _times_ns(stamps, unit_ns)
+    arrivals = times_ns(stamps, unit_ns)
     if arrivals is None or not {*map(type, flat), *map(type, prompts), *map(type, outputs)} <= {
         int
     }:
@@ -126,31 +212,47 @@ def columns(batch: Sequence[bytes], unit: int, unit_ns: int) -> Columns | None:
         and (ids >= 0).all()
         and (num_ids == -(-num_prompt_tokens // unit)).all()
     )
-    has_fractions = any(type(stamp) is float and not stamp.is_integer() for stamp in stamps)
-    found = Columns(arrivals, num_prompt_tokens, num_output_tokens, num_ids, ids, has_fractions)
+    found = Columns(
+        rows, arrivals, num_prompt_tokens, num_output_tokens, num_ids, ids,
+        has_fractions=has_fractions(stamps), knows_answers=False, stamp_unit_ns=unit_ns,
+    )  # fmt: skip
     return found if is_plain else None
 
 
-def _plain_objects(batch: Sequence[bytes]) -> list[dict[str, object]] | None:
-    """Parse lines that are all objects with the fields of Mooncake and no other that matters."""
+def whole(values: Sequence[object], least: int, most: int) -> Ints | None:
+    """Read whole numbers in a range; None where one is none."""
+    if not set(map(type, values)) <= {int}:
+        return None
+    try:
+        found = np.array(values, dtype=np.int64)
+    except OverflowError:
+        return None
+    return found if ((found >= least) & (found <= most)).all() else None
+
+
+def has_fractions(stamps: Sequence[object]) -> bool:
+    """Whether some time stamp has a fraction."""
+    return any(type(stamp) is float and not stamp.is_integer() for stamp in stamps)
+
+
+def objects(batch: Sequence[bytes]) -> list[Row] | None:
+    """Parse lines that are all objects; None where one is not."""
     try:
         # Whole numbers that 64 bits do not hold become floats here, which are not plain.
         rows = list(map(orjson.loads, batch))
     except orjson.JSONDecodeError:
         return None
-    if set(map(type, rows)) != {dict}:
-        return None
-    for fields in map(frozenset, set(map(tuple, rows))):
-        if not (fields >= _REQUIRED and fields - _REQUIRED <= _NO_MATTER):
-            return None
-    return rows
+    return rows if set(map(type, rows)) == {dict} else None
 
 
-def _times_ns(stamps: Sequence[object], unit_ns: int) -> Ints | None:
+def times_ns(stamps: Sequence[object], unit_ns: int) -> Ints | None:
     """Read time stamps as `workloads.fields.time_ns` does; None where one is not plain."""
     kinds = set(map(type, stamps))
     if not kinds <= {int, float}:
         return None
+    if kinds == {int}:
+        times = whole(stamps, 0, MAX_NS // unit_ns)
+        return None if times is None else times * unit_ns
     exact = np.array(stamps, dtype=np.float64)
     # A float holds the largest time only nearly, and whole numbers only up to a point.
     if not ((exact >= 0) & (exact < min(_EXACT, MAX_NS // unit_ns // 2))).all():

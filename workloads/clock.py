@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.mapped import pieces
 from workloads.content import Ints
 from workloads.fields import UNITS_NS, RowError, epoch_unit, number, show, time_ns, unit_name
 
@@ -84,9 +85,10 @@ class Clock:
         """Whether the first time stamp was read, after which the unit stays."""
         return self._unit_is_settled
 
-    def took(self, *, fractions: bool) -> None:
-        """Take note of time stamps that were read elsewhere, in this unit."""
+    def took(self, unit_ns: int, *, fractions: bool) -> None:
+        """Take note of time stamps that were read elsewhere, and of their unit."""
         self._fractional |= fractions
+        self._spelt_ns = unit_ns
 
     def has_stamp(self, name: str, value: object) -> bool:
         """Whether a row has a time stamp, where a format may lack them: all rows do, or none.
@@ -137,7 +139,7 @@ class Clock:
             return said
         start_ns = int(arrivals.min())
         unit_ns = self._spelt_ns or self.unit_ns
-        if num_late := int((arrivals < np.maximum.accumulate(arrivals)).sum()):
+        if num_late := _num_late(arrivals):
             said.append(f"{rows(num_late)} out of order, sorted by timestamp")
         if self._num_unstamped and timed:
             said.append(
@@ -188,6 +190,16 @@ def _spelt(time_ns: int, unit_ns: int) -> str:
 
 def _unit_key(unit_ns: int) -> str:
     return next(name for name, value in UNITS_NS.items() if value == unit_ns)
+
+
+def _num_late(arrivals: Ints) -> int:
+    """Count the arrivals that are earlier than one before them."""
+    num_late, latest = 0, 0
+    for part in pieces(len(arrivals)):
+        so_far = np.maximum.accumulate(arrivals[part])
+        num_late += int((arrivals[part] < np.maximum(so_far, latest)).sum())
+        latest = max(latest, int(so_far[-1]))
+    return num_late
 
 
 def rows(count: int) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workloads.content import Ints
 from workloads.requests import Requests, as_requests
+from workloads.texts import Texts, column_of
 from workloads.workload import Workload
 
 Columns = dict[str, NDArray[np.generic]]
@@ -38,8 +38,8 @@ def to_columns(workload: Workload) -> Columns:
     counts, bases, ends = requests.paths()
     numbers, sessions = requests.sessions or (np.full(len(requests), _NONE), ())
     about = json.dumps({name: getattr(workload, name) for name in _ABOUT})
-    ids, id_stops = _text_columns(requests.request_ids)
-    names, name_stops = _text_columns(sessions)
+    ids = _in_a_row(requests.request_ids if requests.ids is None else requests.ids)
+    names = _in_a_row(sessions)
     return {
         "about": _bytes_column(about.encode()),
         "arrival_ns": requests.arrival_ns,
@@ -52,10 +52,10 @@ def to_columns(workload: Workload) -> Columns:
         "bases": bases,
         "ends": ends,
         "segment_stops": np.cumsum(counts),
-        "request_ids": ids,
-        "request_id_stops": id_stops,
-        "session_names": names,
-        "session_name_stops": name_stops,
+        "request_ids": ids.data,
+        "request_id_stops": ids.stops,
+        "session_names": names.data,
+        "session_name_stops": names.stops,
     }
 
 
@@ -68,7 +68,11 @@ def from_columns(columns: Columns) -> Workload:
 
     stops, think_ns = numbers("segment_stops"), numbers("think_ns")
     counts = np.diff(stops, prepend=0)
-    names = _texts(columns["session_names"], columns["session_name_stops"])
+
+    def texts(name: str, stops: str) -> Texts:
+        return Texts(np.asarray(columns[name], dtype=np.uint8), numbers(stops))
+
+    names = texts("session_names", "session_name_stops")
     requests = Requests(
         numbers("arrival_ns"),
         numbers("num_prompt_tokens"),
@@ -77,8 +81,8 @@ def from_columns(columns: Columns) -> Workload:
         num_segments=counts,
         bases=numbers("bases"),
         ends=numbers("ends"),
-        ids=_texts(columns["request_ids"], columns["request_id_stops"]),
-        sessions=(numbers("session"), names) if names else None,
+        ids=texts("request_ids", "request_id_stops"),
+        sessions=(numbers("session"), names) if len(names) else None,
         think_ns=think_ns if (think_ns != _NONE).any() else None,
     )
     for name in ("warnings", "notes"):
@@ -90,15 +94,5 @@ def _bytes_column(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _text_columns(texts: Sequence[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    # A trace may hold lone surrogates, which UTF-8 has no room for.
-    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return _bytes_column(b"".join(parts)), np.cumsum(
-        np.array([len(part) for part in parts], dtype=np.int64)
-    )
-
-
-def _texts(data: NDArray[np.generic], stops: NDArray[np.generic]) -> list[str]:
-    whole = data.tobytes()
-    bounds = [0, *stops.tolist()]
-    return [whole[start:stop].decode("utf-8", "surrogatepass") for start, stop in pairwise(bounds)]
+def _in_a_row(texts: Sequence[str]) -> Texts:
+    return texts.in_a_row() if isinstance(texts, Texts) else column_of(texts).texts()

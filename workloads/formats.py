@@ -16,7 +16,8 @@ from workloads.lengths import AZURE, BURST, AzureReader, BurstReader, csv_rows
 from workloads.lines import Rows, first_value, has_a_row_per_line, parse, read_rows
 from workloads.mooncake import BailianReader, MooncakeReader
 from workloads.source import HEAD, DamagedError, Part, lines
-from workloads.token_ids import PROMPTS, TokenIdReader
+from workloads.token_batches import PROMPTS
+from workloads.token_ids import TokenIdReader
 from workloads.weka import WekaReader
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from workloads.content import Ints
 from workloads.fields import RowError, is_exact_float, show
+from workloads.texts import TextNumbers
 
 
 class IdReader:
@@ -20,7 +21,7 @@ class IdReader:
 
     def __init__(self, *, signed: bool = False) -> None:
         self._signed = signed
-        self._odd: dict[int | str, int] = {}
+        self._odd = TextNumbers()
 
     def read(self, name: str, value: object) -> Ints:
         """Read a list of ids.
@@ -40,29 +41,46 @@ class IdReader:
             else:
                 if not value or (min(value) if len(value) < 100 else ids.min()) >= 0:
                     return ids
-        return np.array([self._id(name, one) for one in value], dtype=np.int64)
+        ids = np.empty(len(value), dtype=np.int64)
+        odd: list[str] = []
+        places: list[int] = []
+        for place, one in enumerate(value):
+            spelt = _spelt(name, one, signed=self._signed)
+            if spelt is None:
+                ids[place] = one
+            else:
+                odd.append(spelt)
+                places.append(place)
+        ids[places] = -1 - self._odd.add_many(odd)
+        return ids
 
     def unheard_of(self, count: int) -> Ints:
         """Make ids that stand nowhere else; none for a negative count."""
         first = len(self._odd)
-        for number in range(first, first + count):
-            self._odd[f"\0{number}"] = number
+        self._odd.add_many([f"?{number}" for number in range(first, first + count)])
         return np.arange(-1 - first, -1 - first - max(count, 0), -1, dtype=np.int64)
 
-    def _id(self, name: str, value: object) -> int:
-        if is_exact_float(value):
-            value = int(value)
-        if type(value) is int:  # `type`, since True is an int too
-            if value == -1 or (value < 0 and not self._signed):
-                raise RowError(f"{name} holds {show(value)}, which is no id")
-            if 0 <= value < 2**63:
-                return value
-        elif isinstance(value, float) and value.is_integer():
-            raise RowError(
-                f"{name} holds {show(value)}, a number that was written with a fraction and keeps"
-                " no more than 16 digits, so that different ids may have become one",
-                "write ids as whole numbers or as text",
-            )
-        elif type(value) is not str:
-            raise RowError(f"{name} holds {show(value)}, which is neither text nor a whole number")
-        return -1 - self._odd.setdefault(value, len(self._odd))
+
+def _spelt(name: str, value: object, *, signed: bool) -> str | None:
+    """Spell an id that is no whole number of 63 bits, each kind its own way; None for one that is.
+
+    Raises
+    ------
+    RowError
+        If it is no id.
+    """
+    if is_exact_float(value):
+        value = int(value)
+    if type(value) is int:  # `type`, since True is an int too
+        if value == -1 or (value < 0 and not signed):
+            raise RowError(f"{name} holds {show(value)}, which is no id")
+        return None if 0 <= value < 2**63 else f"#{value:x}"
+    if isinstance(value, float) and value.is_integer():
+        raise RowError(
+            f"{name} holds {show(value)}, a number that was written with a fraction and keeps"
+            " no more than 16 digits, so that different ids may have become one",
+            "write ids as whole numbers or as text",
+        )
+    if type(value) is not str:
+        raise RowError(f"{name} holds {show(value)}, which is neither text nor a whole number")
+    return f"'{value}"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from sim.errors import UsageError
-from sim.mapped import Column, pieces
+from sim.mapped import Column, counted, is_sorted, pieces, stable_order
+from workloads.batches import Columns, Named
 from workloads.clock import Clock, rows
-from workloads.content import Ints, Segments, cut
+from workloads.content import Ints, Segments
 from workloads.fields import MAX_NS, RowError, show, text_or_none, unit_name
 from workloads.options import ReadOptions
 from workloads.requests import Requests
-from workloads.tree import Names, Paths, PrefixTree, with_tail
+from workloads.texts import TextColumn, TextNumbers, Texts
+from workloads.tree import Names, Paths, PrefixTree
 from workloads.workload import Workload
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -63,8 +65,6 @@ class Intake:
         Rows by what was odd about them, in words that follow "3 rows".
     problems
         Sentences on what cannot be used, when checking.
-    num_continued
-        Answers that a later prompt holds.
     identity_block_size
         Tokens per unit of identity, set by readers of formats that have a unit.
     has_prefix_info
@@ -85,7 +85,6 @@ class Intake:
         self.counts: Counter[str] = Counter()
         self.problems: list[str] = []
         self.num_skipped = 0
-        self.num_continued = 0
         self._num_passed_over = 0
         self.first_skipped = ""
         self.has_prefix_info = False
@@ -93,12 +92,11 @@ class Intake:
         self.clock = Clock(options.time_unit)
         self.has_delays_in_ms = False
         self._scope_names = _ScopeNames()
-        self._roots: dict[object, int] = {}
         # Ids, sessions and think times are kept from the first request on that has one.
-        self._ids: list[str | None] = []
-        self._line_of: dict[str, int | str] = {}
-        self._session_number: dict[str, int] = {}
-        self._session_arrival: dict[str, int] = {}
+        # By the number of an id: the line that has it; by that of a request: the number of its id.
+        self._ids, self._line_of, self._id_of = TextNumbers(), Column(), Column()
+        # By the number of a session: the arrival of its last turn so far.
+        self._names_of_sessions, self._session_arrival = TextNumbers(), Column()
         self._sessions, self._thinks = Column(), Column()
         self._arrivals, self._prompts, self._outputs = Column(), Column(), Column()
         # Where the path of each request begins among the segments of all, and how many it has.
@@ -179,9 +177,10 @@ class Intake:
     def request_id(self, name: str, value: object) -> str | None:
         """Check that an id was not seen before; None where the row has none."""
         request_id = text_or_none(name, value)
-        if request_id is not None and request_id in self._line_of:
+        number = -1 if request_id is None else self._ids.find(request_id)
+        if number >= 0:
             raise RowError(
-                f"{name} {show(request_id)} is already that of line {self._line_of[request_id]}"
+                f"{name} {show(request_id)} is already that of line {self._line_of[number]}"
             )
         return request_id
 
@@ -191,9 +190,11 @@ class Intake:
         """Read a time stamp, or make do without where that may be."""
         if value is not None:
             return self.clock.read(name, value)
-        if session_id in self._session_arrival and think_ns is not None:
-            # A later turn that only says how long after the one before it comes: no earlier.
-            return min(self._session_arrival[session_id] + think_ns, MAX_NS)
+        if session_id is not None and think_ns is not None:
+            number = self._names_of_sessions.find(session_id)
+            if number >= 0:
+                # A later turn that only says how long after the one before it comes: no earlier.
+                return min(self._session_arrival[number] + think_ns, MAX_NS)
         if not self.options.timed:
             return self._arrivals[-1] if self._arrivals else 0
         raise RowError(
@@ -217,9 +218,9 @@ class Intake:
         )
         if len(keys) > 1:
             keys = tuple(sorted(keys))
-        if (tree, keys) not in self._roots:
-            self._roots[tree, keys] = tree.root()
-        return self._roots[tree, keys]
+        if keys not in tree.root_of:
+            tree.root_of[keys] = tree.root()
+        return tree.root_of[keys]
 
     # Rows.
 
@@ -237,13 +238,16 @@ class Intake:
         """Take a request, all of whose fields were checked, and return its index."""
         index = len(self._arrivals)
         if request_id is not None:
-            self._line_of[request_id] = line
-            self._ids += [None] * (index - len(self._ids)) + [request_id]
+            _fill(self._id_of, index, -1)
+            self._id_of.append(self._ids.add(request_id))
+            assert isinstance(line, int)  # where rows have ids, each is a line
+            self._line_of.append(line)
         if session_id is not None:
             _fill(self._sessions, index, -1)
-            number = self._session_number.setdefault(session_id, len(self._session_number))
+            number = self._names_of_sessions.add(session_id)
             self._sessions.append(number)
-            self._session_arrival[session_id] = arrival_ns
+            _fill(self._session_arrival, number + 1, 0)
+            self._session_arrival[number] = arrival_ns
         if think_ns is not None:
             _fill(self._thinks, index, -1)
             self._thinks.append(think_ns)
@@ -256,42 +260,81 @@ class Intake:
         self._ends.extend(content.ends)
         return index
 
-    def add_many(
-        self, arrivals_ns: Ints, num_prompt_tokens: Ints, num_output_tokens: Ints, paths: Paths
-    ) -> None:
-        """Take requests without id and session, all of whose fields were checked."""
+    def add_many(self, found: Columns, paths: Paths, names: Named) -> Ints:
+        """Take requests, all of whose fields were checked, and return their indices."""
+        index = len(self._arrivals)
         self._first.extend(len(self._bases) + np.cumsum(paths.counts) - paths.counts)
         self._count.extend(paths.counts)
         self._bases.extend(paths.bases)
         self._ends.extend(paths.ends)
-        self._prompts.extend(num_prompt_tokens)
-        self._outputs.extend(num_output_tokens)
-        self._arrivals.extend(arrivals_ns)
+        self._prompts.extend(found.num_prompt_tokens)
+        self._outputs.extend(found.num_output_tokens)
+        self._arrivals.extend(found.arrival_ns)
+        if names.request_ids is not None:
+            which, numbers = _numbered(names.request_ids, self._ids)
+            _fill(self._id_of, index, -1)
+            self._id_of.extend(numbers)
+            self._line_of.extend(names.first_line + which)
+        if names.session_ids is not None:
+            which, numbers = _numbered(names.session_ids, self._names_of_sessions)
+            _fill(self._sessions, index, -1)
+            self._sessions.extend(numbers)
+            _fill(self._session_arrival, len(self._names_of_sessions), 0)
+            self._session_arrival.array[numbers[which]] = found.arrival_ns[which]
+        if names.think_ns is not None:
+            _fill(self._thinks, index, -1)
+            self._thinks.extend(names.think_ns)
+        return np.arange(index, len(self._arrivals))
+
+    def are_new(self, request_ids: Sequence[str | None] | None) -> bool:
+        """Whether ids of requests differ, and none came before."""
+        given = [one for one in request_ids or () if one is not None]
+        return len(set(given)) == len(given) and bool((self._ids.find_many(given) < 0).all())
 
     def lengths(self, index: int) -> tuple[int, int]:
         """Prompt and output tokens of a request taken before."""
         return self._prompts[index], self._outputs[index]
 
-    def set_session(self, index: int, session_id: str) -> None:
-        """Say which session a request taken before belongs to."""
-        _fill(self._sessions, index + 1, -1)
-        number = self._session_number.setdefault(session_id, len(self._session_number))
-        self._sessions[index] = number
+    @property
+    def sessions(self) -> Ints:
+        """Of each request up to the last that has one, the number of its session; -1 for none."""
+        return self._sessions.array
 
-    def session_of(self, index: int) -> int:
-        """Give the number of a request's session; -1 for none."""
-        return self._sessions[index] if index < len(self._sessions) else -1
+    @property
+    def prompts(self) -> Ints:
+        """Prompt tokens of each request."""
+        return self._prompts.array
 
-    def segments(self) -> tuple[Ints, Ints]:
-        """Give first name and length of the segments of all requests, one behind the other."""
-        counts = self._count.array
-        before = np.cumsum(counts) - counts
-        of_request = np.repeat(np.arange(len(counts)), counts)
-        where = np.arange(len(of_request)) + (self._first.array - before)[of_request]
-        lengths = np.diff(self._ends.array[where], prepend=0)
-        firsts = before[counts > 0]
-        lengths[firsts] = self._ends.array[where][firsts]
-        return self._bases.array[where], lengths
+    @property
+    def arrivals(self) -> Ints:
+        """Arrival of each request, ns, as its row says."""
+        return self._arrivals.array
+
+    def set_sessions(self, numbers: Ints) -> None:
+        """Say which session each request belongs to."""
+        for part in pieces(len(numbers)):
+            self._sessions.array[part] = numbers[part]
+
+    def find_session(self, name: str) -> int:
+        """Give the number of a session, from 0 in the order in which they came; -1 for none."""
+        return self._names_of_sessions.find(name)
+
+    def find_sessions(self, names: Sequence[str]) -> Ints:
+        """Give the numbers of sessions; see `find_session`."""
+        return self._names_of_sessions.find_many(names)
+
+    def segments(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield first name and length of the segments of all requests, some at a time."""
+        for part in pieces(len(self), 1 << 14):
+            counts = self._count.array[part]
+            before = np.cumsum(counts) - counts
+            of_request = np.repeat(np.arange(len(counts)), counts)
+            where = np.arange(len(of_request)) + (self._first.array[part] - before)[of_request]
+            ends = self._ends.array[where]
+            lengths = np.diff(ends, prepend=0)
+            firsts = before[counts > 0]
+            lengths[firsts] = ends[firsts]
+            yield self._bases.array[where], lengths
 
     def path(self, index: int) -> Path:
         """Segments of the whole stream of a request taken before."""
@@ -321,21 +364,84 @@ class Intake:
         self._prompts[index] = num_prompt_tokens
         self._outputs[index] = content.num_tokens - num_prompt_tokens
 
-    def continue_answer(self, index: int, path: Path, num_path_tokens: int) -> bool:
-        """Let the answer of an earlier request be what a later prompt shows in its place.
+    def shared_with_prompts(self, later: Ints, earlier: Ints) -> Ints:
+        """Count the tokens that prompts have in common with the streams of earlier requests.
 
-        Says False, and changes nothing, where the later prompt is too short to hold the answer.
+        Shapes ``(n,)``, all of bounded size: a path goes on with the same segments up to a point.
         """
-        num_tokens = self._prompts[index] + self._outputs[index]
-        if num_path_tokens < num_tokens or not self._outputs[index]:
-            return False
-        bases, ends = cut(path.bases, path.ends, num_tokens)
-        content = with_tail(bases, ends, num_tokens, self.names)
+        firsts = self._first.array[later], self._first.array[earlier]
+        counts = np.minimum(self._count.array[later], self._count.array[earlier])
+        stops = self._prompts.array[later]
+        shared = np.zeros(len(later), dtype=np.int64)
+        which = np.arange(len(later))
+        depth = 0
+        while len(which):
+            # Those whose segments so far are the same and end alike, which is where `shared` is.
+            which = which[(depth < counts[which]) & (shared[which] < stops[which])]
+            places = [first[which] + depth for first in firsts]
+            is_same = self._bases.array[places[0]] == self._bases.array[places[1]]
+            ends, other_ends = (self._ends.array[place] for place in places)
+            ends = np.minimum(ends, stops[which])
+            goes_on = is_same & (ends == other_ends) & (ends > shared[which])
+            shared[which[is_same]] = np.minimum(ends, other_ends)[is_same]
+            which = which[goes_on]
+            depth += 1
+        return shared
+
+    def continue_answers(self, later: Ints, earlier: Ints) -> None:
+        """Let the answers of earlier requests be what later prompts show in their place.
+
+        Not where the later prompt is too short to hold the answer. Links are made from the last
+        on, so that a stream goes by the names that the one after it has in the end; of two after
+        the same one the first has the last word.
+
+        Parameters
+        ----------
+        later, earlier
+            Requests, shape ``(n,)``; one that is later in a link is earlier only in links behind.
+        """
+        if not len(earlier):
+            return
+        # A stream comes to be the beginning of the last one that shows it, link by link.
+        first = int(min(earlier.min(), later.min()))
+        shown_by = counted(len(self) - first)
+        shown = shown_by.data  # single numbers are quicker to get this way
+        for part in reversed(list(pieces(len(later), 1 << 16))):
+            ends = self._prompts.array[earlier[part]] + self._outputs.array[earlier[part]]
+            fits = (ends <= self._prompts.array[later[part]]) & (
+                self._outputs.array[earlier[part]] > 0
+            )
+            for one, before in zip(
+                (later[part][fits] - first)[::-1].tolist(),
+                (earlier[part][fits] - first)[::-1].tolist(),
+                strict=True,
+            ):
+                shown[before] = shown[one]
         if self.identity_block_size > 1:
-            self._keep_as_read(index + 1)
-        self.replace(index, content, self._prompts[index])
-        self.num_continued += 1
-        return True
+            self._keep_as_read(len(self))
+        for part in pieces(len(shown_by), 1 << 14):
+            told = np.flatnonzero(shown_by[part] != np.arange(part.start, part.stop)) + part.start
+            if len(told):
+                self._begin_like(told + first, shown_by[told] + first)
+
+    def _begin_like(self, some: Ints, others: Ints) -> None:
+        """Let the streams of some requests be the first tokens of those of others."""
+        counts = self._count.array[others]
+        before = np.cumsum(counts) - counts
+        of_request = np.repeat(np.arange(len(counts)), counts)
+        where = np.arange(len(of_request)) + (self._first.array[others] - before)[of_request]
+        bases, ends = self._bases.array[where], self._ends.array[where]
+        starts = np.zeros_like(ends)
+        starts[1:] = ends[:-1]
+        starts[before] = 0
+        stops = (self._prompts.array[some] + self._outputs.array[some])[of_request]
+        inside = starts < stops
+        counts = np.bincount(of_request[inside], minlength=len(some))
+        # What was there is left behind.
+        self._first.array[some] = len(self._bases) + np.cumsum(counts) - counts
+        self._count.array[some] = counts
+        self._bases.extend(bases[inside])
+        self._ends.extend(np.minimum(ends, stops)[inside])
 
     def _keep_as_read(self, size: int) -> None:
         """Remember the paths of the first requests, as far as that was not done yet."""
@@ -365,11 +471,11 @@ class Intake:
             *self._warnings(),
             *self.clock.warnings(arrivals, timed=self.options.timed),
         ]
-        is_sorted = _is_sorted(arrivals)
+        in_order = is_sorted(arrivals)
         arrivals -= start_ns
         requests = self._requests(arrivals)
-        if not is_sorted:
-            requests = requests.take(np.argsort(arrivals, kind="stable"))
+        if not in_order:
+            requests = requests.take(stable_order(arrivals))
         return Workload(
             name=name,
             requests=requests,
@@ -383,7 +489,7 @@ class Intake:
 
     def _requests(self, arrivals_ns: Ints) -> Requests:
         """Lay out what was taken, in the order of the source."""
-        for column in (self._sessions, self._thinks):
+        for column in (self._sessions, self._thinks, self._id_of):
             if len(column):
                 _fill(column, len(self), -1)
         if len(self._read_first):
@@ -396,9 +502,11 @@ class Intake:
             self._count.array,
             self._bases.array,
             self._ends.array,
-            ids=self._filled_ids() if self._ids else None,
+            ids=self._filled_ids() if len(self._ids) else None,
             sessions=(
-                (self._sessions.array, list(self._session_number)) if len(self._sessions) else None
+                (self._sessions.array, self._names_of_sessions.texts())
+                if len(self._sessions)
+                else None
             ),
             think_ns=self._thinks.array if len(self._thinks) else None,
             as_read=(
@@ -406,16 +514,25 @@ class Intake:
             ),
         )
 
-    def _filled_ids(self) -> list[str]:
+    def _filled_ids(self) -> Texts:
         """Name requests without an id after their row, from "0"."""
-        self._ids += [None] * (len(self) - len(self._ids))
-        ids = []
-        for index, given in enumerate(self._ids):
-            name = str(index) if given is None else given
-            while given is None and name in self._line_of:
-                name = f"row {name}"
-            ids.append(name)
-        return ids
+        given = self._ids.texts()
+        if len(given) == len(self):
+            return given
+        filled = TextColumn()
+        for part in pieces(len(self), 1 << 12):
+            numbers = self._id_of.array[part].tolist()
+            filled.extend(
+                given[number] if number >= 0 else self._own_id(index)
+                for index, number in enumerate(numbers, part.start)
+            )
+        return filled.texts()
+
+    def _own_id(self, index: int) -> str:
+        name = str(index)
+        while self._ids.find(name) >= 0:
+            name = f"row {name}"
+        return name
 
     def _warnings(self) -> list[str]:
         said = []
@@ -428,14 +545,16 @@ class Intake:
         return said
 
 
+def _numbered(texts: Sequence[str | None], numbers: TextNumbers) -> tuple[Ints, Ints]:
+    """Find the rows that have a text, and the number of that of each row; -1 for none."""
+    given = [text for text in texts if text is not None]
+    which = np.array([index for index, text in enumerate(texts) if text is not None], np.int64)
+    found = np.full(len(texts), -1, dtype=np.int64)
+    found[which] = numbers.add_many(given)
+    return which, found
+
+
 def _fill(column: Column, size: int, value: int) -> None:
     """Let a column that began late catch up."""
     if len(column) < size:
         column.extend(np.full(size - len(column), value, dtype=np.int64))
-
-
-def _is_sorted(values: Ints) -> bool:
-    return all(
-        bool((np.diff(values[max(part.start - 1, 0) : part.stop]) >= 0).all())
-        for part in pieces(len(values))
-    )

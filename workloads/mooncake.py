@@ -15,15 +15,20 @@ An id is told apart by the whole prefix before it, so ids need not be chained ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 
-from workloads.batches import columns
-from workloads.content import cut
+import numpy as np
+
+from sim.mapped import Column, pieces, zeros
+from workloads.batches import NAMES, Named, Row, columns, named, texts
+from workloads.content import Ints, cut
 from workloads.fields import RowError, num_tokens, show, text, text_or_none, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake, Path
+from workloads.texts import TextColumn
 from workloads.tree import PrefixTree, with_answer
-from workloads.turns import Form, Turns, stated_form
+from workloads.turns import Form, Turns, TurnsBefore, stated_form
 from workloads.within_blocks import FinerSharing
 from workloads.workload import Workload
 
@@ -36,6 +41,10 @@ _ALIASES = {
 """Other names that newer tools give the fields."""
 
 
+_FIRST_TURN = -1
+"""In place of the turn before."""
+
+
 class MooncakeReader:
     """Takes rows of one trace."""
 
@@ -43,6 +52,8 @@ class MooncakeReader:
     time_unit = "ms"
     has_plain_rows = True
     untold: Form = "separate"
+    _needed: frozenset[str] = frozenset()
+    _allowed = NAMES
 
     def __init__(self, intake: Intake) -> None:
         options = intake.options
@@ -119,7 +130,7 @@ class MooncakeReader:
             )
         self._taken(value, index)
 
-    def take(self, batch: Sequence[bytes]) -> bool:
+    def take(self, first_line: int, batch: Sequence[bytes]) -> bool:
         """Take all rows of a batch of lines as `row` would, or none where one of them is odd."""
         intake = self.intake
         if (
@@ -128,29 +139,40 @@ class MooncakeReader:
             or not intake.clock.is_settled
         ):
             return False
-        found = columns(batch, self.unit, intake.clock.unit_ns)
-        if found is None:
+        found = columns(
+            batch, self.unit, intake.clock.unit_ns, needed=self._needed, allowed=self._allowed
+        )
+        names = None if found is None else self._named(found.rows, first_line)
+        if found is None or names is None or not intake.are_new(names.request_ids):
             return False
-        intake.clock.took(fractions=found.has_fractions)
+        intake.clock.took(found.stamp_unit_ns, fractions=found.has_fractions)
         intake.has_prefix_info = True
-        prompts, outputs = found.num_prompt_tokens, found.num_output_tokens
         root = intake.scope(self._tree, {})
         paths = self._tree.insert_many(
             found.ids,
             found.num_ids,
             root,
-            num_prompt_tokens=prompts,
-            num_output_tokens=outputs,
+            num_prompt_tokens=found.num_prompt_tokens,
+            num_output_tokens=found.num_output_tokens,
         )
-        intake.add_many(found.arrival_ns, prompts, outputs, paths)
+        indices = intake.add_many(found, paths, names)
+        self._turns.add_many(indices, found, names, root)
+        self._taken_many(found.rows)
         return True
+
+    def _named(self, rows: Sequence[Row], first_line: int) -> Named | None:
+        """Read who the rows are; None where one is not plain."""
+        return named(rows, first_line)
+
+    def _taken_many(self, rows: Sequence[Row]) -> None:
+        """Take note of rows that were taken; see `_taken`."""
 
     def finish(self) -> None:
         """Say what can be said only when all was read."""
         turns = self._turns
         turns.read(self._turns_before())
         # Rows that hold what is new were read as whole prompts first, which nobody has.
-        used = self.intake.segments() if turns.appended else None
+        used = self.intake.segments() if len(turns.appended.turns) else None
         if num_ids := self._tree.num_ids_after_several_prefixes(used):
             self.intake.said.append(
                 f"ids that follow more than one prefix: {num_ids}; each is a different block after"
@@ -171,8 +193,8 @@ class MooncakeReader:
     def _taken(self, value: dict[str, object], index: int) -> None:
         """Take note of a row that was taken."""
 
-    def _turns_before(self) -> dict[int, int] | None:
-        """Find the turn before of each later turn; None for that of the same session."""
+    def _turns_before(self) -> TurnsBefore | None:
+        """Say how to find the turn before of each; None for that of the same session."""
         return None
 
 
@@ -181,66 +203,111 @@ class BailianReader(MooncakeReader):
 
     block_size = 16
     time_unit = "s"
-    has_plain_rows = False
     # A row that names the turn before says that it begins with it.
     untold: Form = "cumulative"
+    _needed = frozenset({"chat_id"})
+    _allowed = frozenset({"request_id", "parent_chat_id", "delay", "turns"})
 
     def __init__(self, intake: Intake) -> None:
         super().__init__(intake)
-        self._index_of: dict[str, int] = {}
-        self._parent_of: dict[int, str] = {}
+        # Every row is a session of its own until all turns are known, so that the numbers of
+        # sessions are those of requests. Of each the turn before, `_FIRST_TURN`, or below that
+        # how many it is of those whose turn before has not come yet.
+        self._parents = Column()
+        self._yet_to_come = TextColumn()
 
     def _request_id(self, value: dict[str, object]) -> tuple[str, object]:
         name = "chat_id" if value.get("request_id") in (None, "") else "request_id"
         return name, value.get(name)
 
     def _session(self, value: dict[str, object]) -> tuple[str | None, str | None]:
-        # Until all turns are known, each is a session of its own.
         chat = text("chat_id", need(value, "chat_id"))
-        if chat in self._index_of:
+        if self.intake.find_session(chat) >= 0:
             raise RowError(
                 f"chat_id {show(chat)} is already that of an earlier row, so that turns that follow"
                 " it cannot be told apart"
             )
         return chat, _parent(value)
 
-    def _taken(self, value: dict[str, object], index: int) -> None:
-        self._index_of[text("chat_id", value["chat_id"])] = index
-        parent = _parent(value)
-        if parent is not None:
-            self._parent_of[index] = parent
+    def _named(self, rows: Sequence[Row], first_line: int) -> Named | None:
+        names = named(rows, first_line)
+        chats = texts(rows, "chat_id")
+        if names is None or chats is None or texts(rows, "parent_chat_id") is None:
+            return None
+        given = [chat for chat in chats if chat is not None]
+        if len(set(given)) < len(rows) or (self.intake.find_sessions(given) >= 0).any():
+            return None
+        own = names.request_ids or [None] * len(rows)
+        ids = [chat if one is None else one for one, chat in zip(own, chats, strict=True)]
+        return replace(names, request_ids=ids, session_ids=chats)
 
-    def _turns_before(self) -> dict[int, int]:
+    def _taken(self, value: dict[str, object], index: int) -> None:
+        self._taken_many([value])
+
+    def _taken_many(self, rows: Sequence[Row]) -> None:
+        parents = [_parent(row) for row in rows]
+        given = [parent for parent in parents if parent is not None]
+        found = iter(self.intake.find_sessions(given).tolist())
+        for parent in parents:
+            before = _FIRST_TURN if parent is None else next(found)
+            if parent is not None and before < 0:
+                before = _FIRST_TURN - 1 - len(self._yet_to_come)
+                self._yet_to_come.append(parent)
+            self._parents.append(before)
+
+    def _turns_before(self) -> TurnsBefore:
+        return self._link
+
+    def _link(self, order: Ints) -> Ints:
         """Find the turns before, and name sessions after their first turns.
 
         The engine knows sessions as chains of turns, so a second branch is one of its own.
         """
-        intake = self.intake
-        chat_of = {index: chat for chat, index in self._index_of.items()}
-        session_of: dict[int, str] = {}
-        before: dict[int, int] = {}
-        continued: set[int] = set()
-        for index in self._turns.in_order():
-            session_of[index] = chat_of[index]
-            if index not in self._parent_of:
-                continue
-            parent = self._index_of.get(self._parent_of[index])
-            if parent is None:
-                intake.counts["whose turn before is not in the trace, taken as first turns"] += 1
-            elif parent not in session_of or parent == index:
-                intake.counts["that come before the turn before them, taken as first turns"] += 1
-            else:
-                before[index] = parent
-                if parent in continued:
-                    intake.counts[
-                        "that branch off a turn already continued, taken as sessions of their own"
-                    ] += 1
+        counts = self.intake.counts
+        parents = self._parents_in_trace()
+        # The turn before each, and the first turn of its session; plus 1, 0 for none or none yet.
+        before, first = zeros(len(order)), zeros(len(order))
+        is_continued = zeros(len(order), np.bool_)
+        # Single numbers are quicker to get this way than of an array.
+        parent_of, before_of, first_of = parents.data, before.data, first.data
+        continued = is_continued.data
+        for part in pieces(len(order), 1 << 16):
+            for index in order[part].tolist():
+                first_of[index] = index + 1
+                parent = parent_of[index]
+                if parent == _FIRST_TURN:
+                    continue
+                if parent < 0:
+                    counts["whose turn before is not in the trace, taken as first turns"] += 1
+                elif not first_of[parent] or parent == index:
+                    counts["that come before the turn before them, taken as first turns"] += 1
                 else:
-                    session_of[index] = session_of[parent]
-                continued.add(parent)
-        for index, session_id in sorted(session_of.items()):
-            intake.set_session(index, session_id)
+                    before_of[index] = parent + 1
+                    if continued[parent]:
+                        counts[
+                            "that branch off a turn already continued, taken as sessions of their"
+                            " own"
+                        ] += 1
+                    else:
+                        first_of[index] = first_of[parent]
+                    continued[parent] = True
+        before -= 1
+        first -= 1
+        self.intake.set_sessions(first)
         return before
+
+    def _parents_in_trace(self) -> Ints:
+        """Give the turn before of each, now that all are known; other numbers below 0 for none."""
+        parents = self._parents.array
+        yet_to_come = self._yet_to_come.texts()
+        for part in pieces(len(parents), 1 << 16):
+            some = parents[part]
+            late = some < _FIRST_TURN
+            if late.any():
+                numbers = _FIRST_TURN - 1 - some[late]
+                found = self.intake.find_sessions(list(yet_to_come.take(numbers)))
+                some[late] = np.where(found < 0, some[late], found)
+        return parents
 
 
 def _parent(value: dict[str, object]) -> str | None:

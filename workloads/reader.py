@@ -132,7 +132,7 @@ def _rows(intake: Intake, reader: Reader, form: Format, part: Part, head: bytes)
         for first, batch in all_batches:
             if isinstance(batch, RowError):
                 yield first, batch
-            elif not take(batch):
+            elif not take(first, batch):
                 for number, line in enumerate(batch, first):
                     if line.strip():
                         yield number, parse(line)

@@ -8,9 +8,10 @@ from typing import overload
 
 import numpy as np
 
-from sim.mapped import filled, pieces, zeros
+from sim.mapped import filled, picked, pieces, zeros
 from sim.types import Request
 from workloads.content import Ints, Segments
+from workloads.texts import Texts
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -131,23 +132,23 @@ class Requests(Sequence[Request]):
 
     def take(self, which: slice | Ints) -> Requests:
         """Give some requests, or all in another order; paths are shared with these."""
-        numbers = None if self.numbers is None else part_of(self.numbers, which)
+        numbers = None if self.numbers is None else picked(self.numbers, which)
         if numbers is None and self.ids is None:
             numbers = np.arange(*which.indices(len(self))) if isinstance(which, slice) else which
         sessions, as_read = self.sessions, self.as_read
         return Requests(
-            part_of(self.arrival_ns, which),
-            part_of(self.num_prompt_tokens, which),
-            part_of(self.num_output_tokens, which),
-            part_of(self.first_segment, which),
-            part_of(self.num_segments, which),
+            picked(self.arrival_ns, which),
+            picked(self.num_prompt_tokens, which),
+            picked(self.num_output_tokens, which),
+            picked(self.first_segment, which),
+            picked(self.num_segments, which),
             self.bases,
             self.ends,
             numbers,
             None if self.ids is None else _some(self.ids, which),
-            sessions and (part_of(sessions[0], which), sessions[1]),
-            None if self.think_ns is None else part_of(self.think_ns, which),
-            as_read and (part_of(as_read[0], which), part_of(as_read[1], which)),
+            sessions and (picked(sessions[0], which), sessions[1]),
+            None if self.think_ns is None else picked(self.think_ns, which),
+            as_read and (picked(as_read[0], which), picked(as_read[1], which)),
         )
 
     def by_their_rows(self) -> Requests:
@@ -162,17 +163,11 @@ class Requests(Sequence[Request]):
         return replace(self, arrival_ns=arrival_ns)
 
 
-def part_of(column: Ints, which: slice | Ints) -> Ints:
-    """Take some of a column, by reference if they lie side by side."""
-    if isinstance(which, slice):
-        return column[which]
-    return filled(len(which), lambda part: column[which[part]])
-
-
 def _some(texts: Sequence[str], which: slice | Ints) -> Sequence[str]:
-    if isinstance(which, slice):
-        return texts[which]
-    return [texts[index] for index in which.tolist()]
+    if isinstance(texts, Texts):
+        return texts.take(which)
+    indices = range(len(texts))[which] if isinstance(which, slice) else which.tolist()
+    return [texts[index] for index in indices]
 
 
 def taken(requests: Sequence[Request], which: Ints) -> Sequence[Request]:

@@ -8,19 +8,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from workloads.batches import Columns, Named, named
 from workloads.content import Ints
 from workloads.fields import RowError, num_tokens, show, text_or_none, time_ns
 from workloads.hash_ids import IdReader
 from workloads.intake import Intake
+from workloads.token_batches import NUM_OUTPUT, NUM_PROMPT, OUTPUTS, PROMPTS, token_columns
 from workloads.tree import PrefixTree, with_tail
 from workloads.turns import Form, Turns, stated_form
-
-PROMPTS = ("token_ids", "prompt_token_ids", "input_token_ids", "input_tok_ids")
-_OUTPUTS = ("output_token_ids", "output_tok_ids")
-_NUM_PROMPT = ("input_length", "input_toks")
-_NUM_OUTPUT = ("output_length", "output_toks")
 
 
 class Streams:
@@ -69,6 +68,16 @@ class Streams:
         if session_id is not None and linked:
             self._turns.add(index, len(stream), root=root, form=form, answer_is_known=known)
 
+    def add_many(self, found: Columns, names: Named, root: int) -> None:
+        """Add requests of plain rows."""
+        streams, answers = found.num_prompt_tokens, found.num_output_tokens
+        if found.knows_answers:
+            streams, answers = streams + answers, np.zeros_like(answers)
+        paths = self.tree.insert_many(
+            found.ids, found.num_ids, root, num_prompt_tokens=streams, num_output_tokens=answers
+        )
+        self._turns.add_many(self.intake.add_many(found, paths, names), found, names, root)
+
     def finish(self) -> None:
         """Link what can be linked only when all was read."""
         self._turns.finish()
@@ -76,6 +85,8 @@ class Streams:
 
 class TokenIdReader:
     """Takes rows of one trace."""
+
+    has_plain_rows = True
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -99,13 +110,13 @@ class TokenIdReader:
             arrival_ns = intake.arrival_ns(
                 "timestamp", value.get("timestamp"), session_id, think_ns
             )
-        name, prompt = self._tokens(value, PROMPTS, _NUM_PROMPT, 1)
+        name, prompt = self._tokens(value, PROMPTS, NUM_PROMPT, 1)
         if prompt is None or not len(prompt):
             raise RowError(f"{name} is missing or empty")
-        _, output = self._tokens(value, _OUTPUTS, _NUM_OUTPUT, 0)
+        _, output = self._tokens(value, OUTPUTS, NUM_OUTPUT, 0)
         num_output_tokens = 1
         if output is None:
-            stated_name, stated = _first(value, _NUM_OUTPUT)
+            stated_name, stated = _first(value, NUM_OUTPUT)
             if stated is None:
                 intake.counts["without output_length, taken as 1 token"] += 1
             else:
@@ -121,6 +132,19 @@ class TokenIdReader:
             think_ns=think_ns,
             form=stated_form(value),
         )
+
+    def take(self, first_line: int, batch: Sequence[bytes]) -> bool:
+        """Take all rows of a batch of lines as `row` would, or none where one of them is odd."""
+        intake = self._intake
+        found = token_columns(batch, intake.clock.unit_ns) if self.has_plain_rows else None
+        if found is None or not (intake.clock.is_settled or "arrival_time_ns" in found.rows[0]):
+            return False
+        names = named(found.rows, first_line)
+        if names is None or not intake.are_new(names.request_ids):
+            return False
+        intake.clock.took(found.stamp_unit_ns, fractions=found.has_fractions)
+        self._streams.add_many(found, names, intake.scope(self._streams.tree, {}))
+        return True
 
     def finish(self) -> None:
         """Link what can be linked only when all was read."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.mapped import copy, pieces
+from sim.mapped import Column, copy, pieces, zeros
 from workloads.content import Ints, Segments, cut
 from workloads.runs import distinct
 
@@ -66,7 +67,12 @@ class PrefixTree:
     unit
         Tokens that an id stands for.
     compile_from
-        Prompts of `insert_many` from which on the tree goes on as a `CompiledTree`.
+        Prompts from which on the tree goes on as a `CompiledTree`.
+
+    Attributes
+    ----------
+    root_of
+        Roots by what keeps the streams of each apart.
     """
 
     __slots__ = (
@@ -81,14 +87,16 @@ class PrefixTree:
         "_pool",
         "_start",
         "_unit",
+        "root_of",
     )
 
-    def __init__(self, names: Names, unit: int = 1, compile_from: int = 200_000) -> None:
+    def __init__(self, names: Names, unit: int = 1, compile_from: int = 50_000) -> None:
         self._names = names
         self._unit = unit
         self._compile_from = compile_from
         self._compiled: CompiledTree | None = None
         self._num_prompts = 0
+        self.root_of: dict[object, int] = {}
         # The segment that goes on with an id after a prefix: by the name of the prefix, which is
         # that of its last token, and the id. Roots have names too.
         self._child: dict[tuple[int, bytes], int] = {}
@@ -118,6 +126,7 @@ class PrefixTree:
         bases, ends
             Of the segments, in tokens.
         """
+        self._count(bool(len(ids)))
         if self._compiled is not None:
             return self._compiled.insert(ids, root)
         num_done, bases, ends = self._as_before(ids, root)
@@ -248,9 +257,7 @@ class PrefixTree:
         num_prompt_tokens, num_output_tokens
             Of each, shape ``(n,)``.
         """
-        self._num_prompts += len(num_ids)
-        if self._compiled is None and self._num_prompts >= self._compile_from:
-            self._compile()
+        self._count(len(num_ids))
         if self._compiled is not None:
             return self._compiled.insert_many(
                 ids,
@@ -281,6 +288,12 @@ class PrefixTree:
             np.array(bases, dtype=np.int64),
             np.array(ends, dtype=np.int64),
         )
+
+    def _count(self, num_prompts: int) -> None:
+        """Take note of prompts that come now."""
+        self._num_prompts += num_prompts
+        if self._compiled is None and self._num_prompts >= self._compile_from:
+            self._compile()
 
     def _compile(self) -> None:
         """Go on in compiled code, which takes half a second to load."""
@@ -318,7 +331,9 @@ class PrefixTree:
         at = ends[count - 1] // self._unit if count else 0
         return at, bases[:count], ends[:count]
 
-    def num_ids_after_several_prefixes(self, used: tuple[Ints, Ints] | None = None) -> int:
+    def num_ids_after_several_prefixes(
+        self, used: Iterable[tuple[Ints, Ints]] | None = None
+    ) -> int:
         """Count the different ids that stand after more than one prefix.
 
         Parameters
@@ -334,14 +349,22 @@ class PrefixTree:
             ids = np.frombuffer(bytes(self._pool), dtype=np.int64)
             lengths = np.array(self._length, dtype=np.int64) // _ID
             bases = np.array(self._base, dtype=np.int64)
-        if used is not None and len(bases):
-            segment = np.searchsorted(bases, used[0], side="right") - 1
-            is_one = bases[segment] == used[0]
-            longest = np.zeros_like(bases)
-            np.maximum.at(longest, segment[is_one], -(-used[1][is_one] // self._unit))
-            offset = np.arange(len(ids)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            ids = ids[offset < np.repeat(longest, lengths)]
-        return num_repeated(ids)
+        if used is None or not len(bases):
+            return num_repeated(ids)
+        longest = zeros(len(bases))
+        for names, num_tokens in used:
+            segment = np.searchsorted(bases, names, side="right") - 1
+            is_one = bases[segment] == names
+            np.maximum.at(longest, segment[is_one], -(-num_tokens[is_one] // self._unit))
+        kept = Column()
+        at = 0
+        for part in pieces(len(bases), 1 << 14):
+            counts = lengths[part]
+            offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+            some = ids[at : at + len(offset)]
+            kept.extend(some[offset < np.repeat(longest[part], counts)])
+            at += len(offset)
+        return num_repeated(kept.array)
 
 
 _ID = 8

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sim.mapped import stable_order
 from workloads.content import Ints, Segments
 from workloads.intake import Intake, Path
 from workloads.tree import Names
@@ -233,17 +234,18 @@ class FinerSharing:
         # From where on a stream holds an answer, and no more of the system prompt.
         answer_from: dict[int, int] = {}
         partial_of: dict[int, PartialBlock] = {}
-        continued = set(turns.continued.values())
-        for index in sorted(range(len(intake)), key=intake.arrival_of):
+        appended, continues = turns.appended.as_dict(), turns.continued.as_dict()
+        continued = set(continues.values())
+        for index in stable_order(intake.arrivals).tolist():
             num_prompt_tokens, _ = intake.lengths(index)
             num_system_tokens = options.system_prompt
-            if index in turns.appended:
-                before = turns.appended[index]
+            if index in appended:
+                before = appended[index]
                 num_before, num_answer_tokens = intake.lengths(before)
                 if before in answer_from or num_answer_tokens:
                     answer_from[index] = answer_from.get(before, num_before)
                     num_system_tokens = min(num_system_tokens, answer_from[index])
-            known = partial_of.get(turns.continued.get(index, -1))
+            known = partial_of.get(continues.get(index, -1))
             prompt = Prompt(
                 intake.path(index), num_prompt_tokens, self._system_of[index], num_system_tokens,
                 known,

@@ -14,13 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from sim.errors import UsageError
+from sim.mapped import Column
 from sim.types import Request
-from workloads.content import prefix_names
+from workloads.content import Ints, prefix_names
 from workloads.fields import MAX_TOKENS
 from workloads.reader import read
+from workloads.requests import prompt_tokens
 from workloads.reuse import infinite_hit_rate
+from workloads.texts import KeyNumbers, TextNumbers
 from workloads.turns import FORM_FIELD, Form
 from workloads.workload import Workload
+from workloads.written_ids import keys, parts
 
 FORMS = {"mooncake": 512, "bailian": 16, "tokens": 1}
 """Forms that can be written, and the tokens that an id stands for unless said otherwise."""
@@ -153,34 +157,45 @@ class _Rows:
         self._form = form
         self._size = size
         self._hashed = hashed
-        self._id_of: dict[tuple[bool, int], int] = {}
-        self._last_turn: dict[str, tuple[str, int]] = {}
-        self._turn_before: dict[str, Request] = {}
+        self._numbers = KeyNumbers()
+        # What stands for each number where ids are hashed.
+        self._hashes = Column()
+        # By the number of a session: its last turn so far and how many there were.
+        self._sessions, self._last_turn, self._num_turns = TextNumbers(), Column(), Column()
 
     def lines(self) -> Iterator[str]:
         """Yield a line per request."""
         fields = {"mooncake": self._mooncake, "bailian": self._bailian, "tokens": self._tokens}
-        for index, request in enumerate(self._workload.requests):
-            yield json.dumps(fields[self._form](index, request))
+        has_ids = self._workload.has_prefix_info
+        requests = self._workload.requests
+        spells_tokens = self._form == "tokens"
+        for part, counts in parts(requests, self._size, spells_tokens=spells_tokens):
+            some = requests[part]
+            ids: list[int] = []
+            if has_ids:
+                ids = self._ids(keys(some, counts, self._size, spells_tokens=spells_tokens))
+            stop = 0
+            for index, request, count in zip(
+                range(part.start, part.stop), some, counts.tolist(), strict=True
+            ):
+                start, stop = stop, stop + count
+                yield json.dumps(fields[self._form](index, request, ids[start:stop]))
 
-    def _mooncake(self, index: int, request: Request) -> dict[str, object]:
+    def _mooncake(self, index: int, request: Request, ids: list[int]) -> dict[str, object]:
         row: dict[str, object] = {
             "timestamp": _in_units(request.arrival_ns, 10**6),
             "input_length": request.num_prompt_tokens,
             "output_length": request.num_output_tokens,
         }
-        self._add_blocks(row, request)
+        self._add_blocks(row, ids)
         self._add_session(row, index, request)
         return row
 
-    def _bailian(self, index: int, request: Request) -> dict[str, object]:
-        name = self._name(request.request_id)
-        parent, turn = "-1", 0
-        if request.session_id is not None:
-            parent, turn = self._last_turn.get(request.session_id, ("-1", 0))
-            self._last_turn[request.session_id] = (name, turn + 1)
+    def _bailian(self, index: int, request: Request, ids: list[int]) -> dict[str, object]:
+        before, turn = self._turn_before(index, request)
+        parent = "-1" if before is None else self._name(before.request_id)
         row: dict[str, object] = {
-            "chat_id": _number_or_text(name),
+            "chat_id": _number_or_text(self._name(request.request_id)),
             "parent_chat_id": _number_or_text(parent),
             "timestamp": _in_units(request.arrival_ns, 10**9),
             "input_length": request.num_prompt_tokens,
@@ -188,18 +203,14 @@ class _Rows:
             "type": "text",
             "turn": turn + 1,
         }
-        self._add_blocks(row, request)
-        if request.session_id is not None:
-            form = self._form_of(request.session_id, request)
-            if turn:
-                row[FORM_FIELD] = form
+        self._add_blocks(row, ids)
+        if before is not None:
+            row[FORM_FIELD] = _form_of(before, request)
         if request.think_ns is not None:
             row["delay"] = _in_units(request.think_ns, 10**6)
         return row
 
-    def _tokens(self, index: int, request: Request) -> dict[str, object]:
-        names = request.content.token_ids(0, request.content.num_tokens)
-        ids = [self._id((True, name)) for name in names.tolist()]
+    def _tokens(self, index: int, request: Request, ids: list[int]) -> dict[str, object]:
         row: dict[str, object] = {
             "timestamp": _in_units(request.arrival_ns, 10**6),
             "token_ids": ids[: request.num_prompt_tokens],
@@ -208,61 +219,59 @@ class _Rows:
         self._add_session(row, index, request)
         return row
 
-    def _add_blocks(self, row: dict[str, object], request: Request) -> None:
+    def _add_blocks(self, row: dict[str, object], ids: list[int]) -> None:
         if self._workload.has_prefix_info:
-            row["hash_ids"] = [self._id(name) for name in self._block_names(request)]
+            row["hash_ids"] = ids
 
     def _add_session(self, row: dict[str, object], index: int, request: Request) -> None:
         if request.request_id != str(index) or self._hashed is not None:
             row["request_id"] = self._name(request.request_id)
         if request.session_id is not None:
             row["session_id"] = self._name(request.session_id)
-            row[FORM_FIELD] = self._form_of(request.session_id, request)
+            before, _ = self._turn_before(index, request)
+            row[FORM_FIELD] = "cumulative" if before is None else _form_of(before, request)
         if request.think_ns is not None:
             row["delay"] = _in_units(request.think_ns, 10**6)
 
-    def _form_of(self, session_id: str, request: Request) -> Form:
-        """Say whether a whole prompt shows the turn before it, which ids need not tell.
-
-        The last token of an answer is never fed back, so that nothing turns on it.
-        """
-        before = self._turn_before.get(session_id)
-        self._turn_before[session_id] = request
-        if before is None:
-            return "cumulative"
-        num_prompt_tokens = before.num_prompt_tokens
-        last = max(num_prompt_tokens + before.num_output_tokens - 2, num_prompt_tokens - 1)
-        if request.num_prompt_tokens <= last:
-            return "separate"
-        names = [prefix_names(one.content, np.array([last])) for one in (before, request)]
-        return "cumulative" if names[0] == names[1] else "separate"
+    def _turn_before(self, index: int, request: Request) -> tuple[Request | None, int]:
+        """Find the turn before and how many there were, and take note of this one."""
+        if request.session_id is None:
+            return None, 0
+        session = self._sessions.add(request.session_id)
+        if session == len(self._last_turn):
+            self._last_turn.append(index)
+            self._num_turns.append(1)
+            return None, 0
+        before, turn = self._workload.requests[self._last_turn[session]], self._num_turns[session]
+        self._last_turn[session], self._num_turns[session] = index, turn + 1
+        return before, turn
 
     def _name(self, name: str) -> str:
         return name if self._hashed is None else f"{self._hashed(name):016x}"
 
-    def _id(self, name: tuple[bool, int]) -> int:
-        found = self._id_of.get(name)
-        if found is None:
-            number = len(self._id_of)
-            found = number if self._hashed is None else self._hashed(number)
-            self._id_of[name] = found
+    def _ids(self, keys: Ints) -> list[int]:
+        """Give ids by the order in which what they stand for first comes."""
+        numbers = self._numbers.add(keys)
+        if self._hashed is not None:
+            self._hashes.extend(
+                [self._hashed(n) for n in range(len(self._hashes), len(self._numbers))]
+            )
+            numbers = self._hashes.array[numbers]
+        found: list[int] = numbers.tolist()
         return found
 
-    def _block_names(self, request: Request) -> list[tuple[bool, int]]:
-        """Name the blocks of a prompt, the last of which may be partial.
 
-        Where all of a block lies in one segment it is known by its first token, so that a partial
-        block matches the same block in full. Otherwise only its last token tells the whole of it.
-        Names ascend along a path, so the block lies in one if its last name is as far on as it is.
-        """
-        num_tokens, size = request.num_prompt_tokens, self._size
-        starts = np.arange(0, num_tokens, size, dtype=np.int64)
-        ends = np.minimum(starts + size, num_tokens) - 1
-        first = prefix_names(request.content, starts)
-        last = prefix_names(request.content, ends)
-        whole = last - first == ends - starts
-        names = np.where(whole, first, last)
-        return list(zip(whole.tolist(), names.tolist(), strict=True))
+def _form_of(before: Request, request: Request) -> Form:
+    """Say whether a whole prompt shows the turn before it, which ids need not tell.
+
+    The last token of an answer is never fed back, so that nothing turns on it.
+    """
+    num_prompt_tokens = before.num_prompt_tokens
+    last = max(num_prompt_tokens + before.num_output_tokens - 2, num_prompt_tokens - 1)
+    if request.num_prompt_tokens <= last:
+        return "separate"
+    names = [prefix_names(one.content, np.array([last])) for one in (before, request)]
+    return "cumulative" if names[0] == names[1] else "separate"
 
 
 def _in_units(time_ns: int, unit_ns: int) -> int | float:
@@ -278,9 +287,7 @@ def _number_or_text(name: str) -> int | str:
 def _losses(workload: Workload, part: Path, form: str, size: int) -> tuple[str, ...]:
     again = read(part, form, trace_block_size=None if form == "tokens" else size)
     said = []
-    tokens = [
-        sum(request.num_prompt_tokens for request in one.requests) for one in (workload, again)
-    ]
+    tokens = [int(prompt_tokens(one.requests).sum()) for one in (workload, again)]
     if tokens[0] != tokens[1]:
         said.append(
             f"The file reads back with {tokens[1]} prompt tokens instead of {tokens[0]}: read it"

@@ -13,7 +13,7 @@ from sim.curve.paths import Paths
 from sim.curve.pools import Pool, replay_blocks, replay_paths
 from sim.curve.stack import Release, hits_by_capacity
 from sim.curve.stream import Ints
-from sim.mapped import AT_ONCE, filled, full, pieces, zeros
+from sim.mapped import filled, full, pieces, zeros
 
 SMALL_POOL_WORK = 20_000_000
 """Edges that may be walked for pools too small for some request; half a second or so."""
@@ -116,7 +116,7 @@ class Curve:
         end = int(np.searchsorted(hits, hits[-1]))
         slope = float(hits[-1]) / float(sizes[end])
         highest, knee = -math.inf, 0
-        for part in pieces(end + 1, AT_ONCE):
+        for part in pieces(end + 1):
             above = hits[part] - sizes[part] * slope
             if above.max() > highest:
                 highest, knee = above.max(), int(sizes[part][np.argmax(above)])
@@ -148,7 +148,7 @@ def measure_curve(
     small = _small_pools(paths, first, every_small_pool) if small_pools else zeros(0)
     num_blocks = zeros(len(small) + last + 1 - first)
     num_blocks[: len(small)] = small
-    for part in pieces(last + 1 - first, AT_ONCE):
+    for part in pieces(last + 1 - first):
         num_blocks[len(small) :][part] = np.arange(first + part.start, first + part.stop)
     upper = [replay_paths(paths, release, size) for size in small.tolist()]
     lower = (
