@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,11 @@ Columns = dict[str, NDArray[np.generic]]
 _ABOUT = (
     "name", "identity_block_size", "has_prefix_info", "warnings", "notes", "num_skipped", "digest",
 )  # fmt: skip
-_NONE = -1
-"""No session, no time to think."""
+_NEEDED = (
+    "arrival_ns", "num_prompt_tokens", "num_output_tokens", "first_segment", "num_segments",
+    "bases", "ends",
+)  # fmt: skip
+_OPTIONAL = ("numbers", "think_ns")
 
 
 def to_columns(workload: Workload) -> Columns:
@@ -29,34 +33,23 @@ def to_columns(workload: Workload) -> Columns:
     Returns
     -------
     Columns
-        ``about`` is JSON in UTF-8. Of each request: ``arrival_ns``, ``num_prompt_tokens``,
-        ``num_output_tokens``, ``think_ns`` (-1: unknown), ``session`` (its number, -1: none). The
-        segments of all requests one behind the other in ``bases`` and ``ends``; those of request
-        i end at ``segment_stops[i]``. Ids and names of sessions likewise, in UTF-8.
+        ``about`` is JSON in UTF-8. The rest are attributes of `Requests` by their names, as far as
+        it has them; of texts the bytes in UTF-8, one behind the other, and where each ends, as in
+        ``ids`` and ``ids_stops``, ``session_names`` and ``session_names_stops``.
     """
     requests = as_requests(workload.requests)
-    counts, bases, ends = requests.paths()
-    numbers, sessions = requests.sessions or (np.full(len(requests), _NONE), ())
     about = json.dumps({name: getattr(workload, name) for name in _ABOUT})
-    ids = _in_a_row(requests.request_ids if requests.ids is None else requests.ids)
-    names = _in_a_row(sessions)
-    return {
-        "about": _bytes_column(about.encode()),
-        "arrival_ns": requests.arrival_ns,
-        "num_prompt_tokens": requests.num_prompt_tokens,
-        "num_output_tokens": requests.num_output_tokens,
-        "think_ns": (
-            np.full(len(requests), _NONE) if requests.think_ns is None else requests.think_ns
-        ),
-        "session": numbers,
-        "bases": bases,
-        "ends": ends,
-        "segment_stops": np.cumsum(counts),
-        "request_ids": ids.data,
-        "request_id_stops": ids.stops,
-        "session_names": names.data,
-        "session_name_stops": names.stops,
-    }
+    columns: Columns = {"about": np.frombuffer(about.encode(), dtype=np.uint8)}
+    for name in (*_NEEDED, *_OPTIONAL):
+        column = getattr(requests, name)
+        if column is not None:
+            columns[name] = column
+    if requests.ids is not None:
+        columns |= _of_texts("ids", requests.ids)
+    if requests.sessions is not None:
+        columns["sessions"] = requests.sessions[0]
+        columns |= _of_texts("session_names", requests.sessions[1])
+    return columns
 
 
 def from_columns(columns: Columns) -> Workload:
@@ -66,33 +59,22 @@ def from_columns(columns: Columns) -> Workload:
     def numbers(name: str) -> Ints:
         return np.asarray(columns[name], dtype=np.int64)
 
-    stops, think_ns = numbers("segment_stops"), numbers("think_ns")
-    counts = np.diff(stops, prepend=0)
+    def texts(name: str) -> Texts:
+        return Texts(np.asarray(columns[name], dtype=np.uint8), numbers(f"{name}_stops"))
 
-    def texts(name: str, stops: str) -> Texts:
-        return Texts(np.asarray(columns[name], dtype=np.uint8), numbers(stops))
-
-    names = texts("session_names", "session_name_stops")
+    there: dict[str, Any] = {
+        name: numbers(name) for name in (*_NEEDED, *_OPTIONAL) if name in columns
+    }
     requests = Requests(
-        numbers("arrival_ns"),
-        numbers("num_prompt_tokens"),
-        numbers("num_output_tokens"),
-        first_segment=stops - counts,
-        num_segments=counts,
-        bases=numbers("bases"),
-        ends=numbers("ends"),
-        ids=texts("request_ids", "request_id_stops"),
-        sessions=(numbers("session"), names) if len(names) else None,
-        think_ns=think_ns if (think_ns != _NONE).any() else None,
+        **there,
+        ids=texts("ids") if "ids" in columns else None,
+        sessions=((numbers("sessions"), texts("session_names")) if "sessions" in columns else None),
     )
     for name in ("warnings", "notes"):
         about[name] = tuple(about[name])
     return Workload(requests=requests, **about)
 
 
-def _bytes_column(data: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-def _in_a_row(texts: Sequence[str]) -> Texts:
-    return texts.in_a_row() if isinstance(texts, Texts) else column_of(texts).texts()
+def _of_texts(name: str, texts: Sequence[str]) -> Columns:
+    in_a_row = texts.in_a_row() if isinstance(texts, Texts) else column_of(texts).texts()
+    return {name: in_a_row.data, f"{name}_stops": in_a_row.stops}
