@@ -8,6 +8,7 @@ import pytest
 
 from sim import grid, processes
 from sim.columns import columns_of
+from sim.config import RunConfig
 
 SMALL = [
     "--num-requests", 40, "--workload-arg", "prompt=64", "--workload-arg", "output=4",
@@ -207,7 +208,7 @@ def test_a_comparison_goes_on_where_it_stopped(prefixsim, tmp_path, monkeypatch,
         return counted(*args, **options)
 
     def counted(*args, **options):
-        ran.append(args[-1])
+        ran.append(next(one for one in args if isinstance(one, RunConfig)))
         return plain(*args, **options)
 
     monkeypatch.setattr(module, name, interrupted)
