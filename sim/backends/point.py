@@ -78,7 +78,8 @@ _one_at_a_time = threading.Lock()
 
 
 def get_ready() -> None:
-    """Do nothing: who can call this has loaded all that a point needs."""
+    """Load what most points need; who can call this has loaded the rest."""
+    import sim.fast.engine  # noqa: F401, PLC0415 - a plain run needs none of it
 
 
 def perform(task: Task, shared: str | Columns | None) -> Answer:
