@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
@@ -16,53 +15,33 @@ from sim.fast.support import make_rules
 from sim.overhead import load_shipped
 from sim.presets import load_preset
 from sim.scheduler import SchedulerConfig
-from sim.types import Content, PoolRules, Request
+from sim.types import PoolRules
 from workloads import load
+from workloads.requests import Requests
 
 
-class Renamed:
-    """A content with every name moved, so that a copy of a workload shares nothing with it."""
-
-    def __init__(self, content: Content, shift: int) -> None:
-        self._content = content
-        self._shift = shift
-        self.num_tokens = content.num_tokens
-
-    def block_keys(self, block_size: int) -> np.ndarray:
-        """Name every full block."""
-        return self._content.block_keys(block_size) + self._shift
-
-    def token_ids(self, start: int, stop: int) -> np.ndarray:
-        """Name tokens."""
-        return self._content.token_ids(start, stop) + self._shift
-
-    def path(self) -> tuple[list[int], list[int]]:
-        """Name segments, and say where they end."""
-        bases, ends = self._content.path()  # type: ignore[attr-defined]
-        return [base + self._shift for base in bases], ends
-
-
-def copies(requests: Sequence[Request], num_copies: int) -> list[Request]:
+def copies(requests: Requests, num_copies: int) -> Requests:
     """Put copies of a workload one behind the other, ids made disjoint.
 
     Each comes when the one before it is served, so that as many wait as for a single one.
     """
-    length_ns = 2 * requests[-1].arrival_ns + 1
-    shift = 2**40
-    return [
-        replace(
-            request,
-            request_id=f"{copy}-{request.request_id}",
-            arrival_ns=request.arrival_ns + copy * length_ns,
-            content=Renamed(request.content, copy * shift),
-        )
-        for copy in range(num_copies)
-        for request in requests
-    ]
+    counts, bases, ends = requests.paths()
+    length_ns = 2 * int(requests.arrival_ns[-1]) + 1
+    copy = np.arange(num_copies)[:, np.newaxis]
+    num_segments = np.tile(counts, num_copies)
+    return Requests(
+        np.ravel(requests.arrival_ns + copy * length_ns),
+        np.tile(requests.num_prompt_tokens, num_copies),
+        np.tile(requests.num_output_tokens, num_copies),
+        np.cumsum(num_segments) - num_segments,
+        num_segments,
+        np.ravel(bases + copy * 2**40),
+        np.tile(ends, num_copies),
+    )
 
 
 def seconds(
-    requests: Sequence[Request],
+    requests: Requests,
     num_runs: int,
     *,
     block_size: int = 16,
@@ -89,6 +68,7 @@ def seconds(
 def grow(trace: Path, num_runs: int) -> Iterable[str]:
     """Double one thing at a time and yield lines of a table."""
     requests = load(str(trace)).requests
+    assert isinstance(requests, Requests)  # as those of every trace
     seconds(requests[:100], 1)  # compiles
     yield "| what grows | to | CPU s | per request, us | per block, ns |\n" + "| --- " * 5 + "|"
     for what, values, measure in (
@@ -105,7 +85,7 @@ def grow(trace: Path, num_runs: int) -> Iterable[str]:
             some, settings = measure(value)
             time_s = seconds(some, num_runs, **settings)
             block_size = settings.get("block_size", 16)
-            num_blocks = sum(request.num_kv_tokens // block_size for request in some)
+            num_blocks = int((some.num_kv_tokens // block_size).sum())
             shown = len(some) if what == "requests" else value
             yield (
                 f"| {what} | {shown} | {time_s:.3f} | {time_s / len(some) * 1e6:.1f} "
