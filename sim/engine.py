@@ -9,7 +9,7 @@ from typing import Any, Literal
 import simpy
 
 from sim.errors import UsageError
-from sim.in_columns import column
+from sim.in_columns import column, think_ns_of
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler, SchedulerConfig, Step
 from sim.turn_order import NONE, Ints, following_turns, places_of
@@ -98,11 +98,9 @@ class EventLoop:
         following = NONE if self._following is None else int(self._following[index])
         if following == NONE:
             return
-        turn = self._requests[following]
-        if turn.think_ns is not None:
-            delay_ns = turn.think_ns
-        else:
-            delay_ns = max(0, turn.arrival_ns - self.now())
+        delay_ns = think_ns_of(self._requests, following)
+        if delay_ns is None:
+            delay_ns = max(0, int(self._arrival_ns[following]) - self.now())
         if self._until_ns is not None and self.now() + delay_ns > self._until_ns:
             return
         self._env.process(self._follow(following, delay_ns))

@@ -41,6 +41,14 @@ def names_of(requests: Sequence[Request], which: Ints) -> list[str]:
     return [requests[index].request_id for index in which.tolist()]
 
 
+def think_ns_of(requests: Sequence[Request], index: int) -> int | None:
+    """Tell how long after the turn before a request comes, by its place; None for unknown."""
+    if not hasattr(requests, "think_ns"):
+        return requests[index].think_ns
+    think_ns = -1 if requests.think_ns is None else int(requests.think_ns[index])
+    return None if think_ns < 0 else think_ns
+
+
 def kv_tokens(requests: Sequence[Request]) -> Iterator[Ints]:
     """Yield how many tokens have KV by the end, of some requests after the other."""
     prompt, output = (column(requests, f"num_{what}_tokens") for what in ("prompt", "output"))
