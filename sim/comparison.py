@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 import policies
-from sim import experiment
+from sim import demand, doubts, inputs
 from sim.comparison_points import Asked, Point, read
 from sim.comparison_units import Units, units_of
 from sim.comparison_verdict import REFERENCE, Rates, verdict
@@ -109,13 +109,13 @@ def compare(
             f"nothing is left to compare: of {', '.join(asked.labels)} these failed: "
             f"{', '.join(failed)}; choose another --reference or --policy."
         )
-    workload = experiment.load_workload(asked.first)
+    workload = demand.load_workload(asked.first)
     if not workload.has_prefix_info:
         raise UsageError(
             f"{workload.name} says nothing about shared prefixes, so there is nothing to compare; "
             "give a trace with hash_ids, or a generator."
         )
-    requests = experiment.prepare_requests(asked.first, workload)
+    requests = demand.prepare_requests(asked.first, workload)
     points = read(asked, folder, labels)
     units = units_of(asked, points, labels, requests)
     reference = labels.index(asked.reference)
@@ -125,7 +125,7 @@ def compare(
     verdicts = []
     for index, capacity in enumerate(asked.capacities):
         bound = bounds[index]
-        num_blocks = experiment.num_blocks_of(
+        num_blocks = inputs.num_blocks_of(
             asked.configs[capacity, asked.reference, asked.seeds[0]], workload
         )
         found = [
@@ -263,11 +263,11 @@ def _bounds(
 
 def _belady(asked: Asked, seed: int) -> tuple[Any, Any]:
     configs = [asked.configs[capacity, asked.reference, seed] for capacity in asked.capacities]
-    workload = experiment.load_workload(configs[0])
-    requests: Sequence[Request] = experiment.prepare_requests(configs[0], workload)
+    workload = demand.load_workload(configs[0])
+    requests: Sequence[Request] = demand.prepare_requests(configs[0], workload)
     block_size = configs[0].block_size
     paths = find_paths(references_of(requests, block_size, outputs=configs[0].reuse == "all"))
-    sizes = np.array([experiment.num_blocks_of(c, workload) for c in configs], dtype=np.int64)
+    sizes = np.array([inputs.num_blocks_of(c, workload) for c in configs], dtype=np.int64)
     held, prompts = paths.sizes.num_held_blocks, paths.sizes.num_prompt_tokens
     served = np.array([int(prompts[held <= size].sum()) for size in sizes.tolist()])
     return most_hits(paths, sizes) * block_size, served
@@ -320,9 +320,9 @@ def _warnings(
     rates: Sequence[Rates],
     bounds: Sequence[float],
 ) -> tuple[str, ...]:
-    workload = experiment.load_workload(asked.first)
+    workload = demand.load_workload(asked.first)
     said = [*workload.warnings]
-    said += experiment.doubts_about_sharing(workload, asked.first.block_size)
+    said += doubts.doubts_about_sharing(workload, asked.first.block_size)
     for capacity in asked.capacities:
         refused = {label: points[capacity, label, asked.seeds[0]].num_refused for label in labels}
         if max(refused.values()):

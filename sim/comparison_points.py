@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 import policies
-from sim import experiment, grid
+from sim import demand, experiment, grid, inputs
 from sim.checked import Checked
 from sim.config import RunConfig
 from sim.errors import UsageError
@@ -200,9 +200,9 @@ def _file(folder: Path, config: RunConfig) -> Path:
 
 def _run_hits(folder: Path, config: RunConfig) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Run and keep one point one at a time; its file is written whole or not at all."""
-    workload = experiment.load_workload(config)
-    requests = experiment.prepare_requests(config, workload)
-    num_blocks = experiment.num_blocks_of(config, workload)
+    workload = demand.load_workload(config)
+    requests = demand.prepare_requests(config, workload)
+    num_blocks = inputs.num_blocks_of(config, workload)
 
     def make_allocator(clock: Clock) -> Allocator:
         allocator = policies.make(

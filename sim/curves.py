@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim import experiment
+from sim import demand
 from sim.config import RunConfig
 from sim.curves_rows import RELEASES, STORE, Asked, Measured, measure
+from sim.doubts import doubts_about_sharing
 from sim.errors import UsageError
 from sim.mapped import AT_ONCE, filled
 from sim.presets import load_preset
@@ -87,7 +88,7 @@ class Curves:
         """Sentences on what is doubtful, each once."""
         doubts = list(self.asked.workload.warnings)
         for one in self.measured:
-            doubts += experiment.doubts_about_sharing(self.asked.workload, one.block_size)
+            doubts += doubts_about_sharing(self.asked.workload, one.block_size)
             if (one.rows["num_refused"] > 0).any():
                 smallest = int(one.curve.num_blocks[one.curve.first])
                 doubts.append(
@@ -191,7 +192,7 @@ def ask(
     given = {**workload, "seed": seed, "reuse": reuse or "all", "arrival": "constant", "rate": 1.0}
     configs = [RunConfig(**given, block_size=size) for size in block_sizes]  # type: ignore[arg-type]
     preset = load_preset(model, gpu)
-    loaded = experiment.load_workload(configs[0])
+    loaded = demand.load_workload(configs[0])
     if not loaded.has_prefix_info:
         raise UsageError(
             f"{loaded.name} says nothing about shared prefixes, so there is no curve; give a "

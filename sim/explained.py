@@ -13,11 +13,13 @@ import numpy as np
 from sim import experiment
 from sim.config import RunConfig
 from sim.cost import LinearCost
+from sim.demand import load_workload, prepare_requests
 from sim.errors import UsageError
-from sim.experiment import build_engine, load_workload, num_blocks_of, prepare_requests
+from sim.experiment import build_engine
 from sim.explain import Enough, Observer, Story
 from sim.explain.examples import EXAMPLES, Example
 from sim.explain.page import page
+from sim.inputs import num_blocks_of
 from sim.jsonable import without_nan
 from sim.recorder import Recorder, rejection
 from sim.types import Allocator, Clock, Request

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from gpu_backend import require_torch
-from sim import experiment
+from sim import demand, experiment, inputs
 from sim.config import RunConfig
 from sim.errors import UsageError
 from sim.recorder import Recorder
@@ -128,7 +128,7 @@ class Measured:
 def num_blocks_to_prove(config: RunConfig, workload: Workload) -> int:
     """Resolve the capacity; ``auto`` makes blocks scarce without turning any request away."""
     if config.kv_capacity != "auto":
-        return experiment.num_blocks_of(config, workload)
+        return inputs.num_blocks_of(config, workload)
     share = max(1, WORKING_SET_SHARE * workload.num_distinct_prompt_tokens // 100)
     largest = max((request.num_kv_tokens for request in workload.requests), default=1)
     # Room for the longest beside the watermark that a policy may keep.
@@ -138,7 +138,7 @@ def num_blocks_to_prove(config: RunConfig, workload: Workload) -> int:
 
 def with_capacity(config: RunConfig) -> RunConfig:
     """Spell out the capacity that a proof of this configuration has, for a run to compare with."""
-    num_blocks = num_blocks_to_prove(config, experiment.load_workload(config))
+    num_blocks = num_blocks_to_prove(config, demand.load_workload(config))
     return replace(config, kv_capacity=f"{num_blocks}blocks")
 
 
@@ -160,7 +160,7 @@ def prove(
     from gpu_backend.execution import TOLERANCE, Proof  # noqa: PLC0415 - needs torch
 
     executor = make_executor(choice)
-    cost, _ = experiment.cost_of(config)
+    cost, _ = inputs.cost_of(config)
     proof = Proof(executor, _price_of(cost))
     compared: list[Compared] = []
 
@@ -274,8 +274,8 @@ def _replay(
     on_done: Callable[[int], None] | None = None,
 ) -> tuple[Recorder, int | None, int]:
     """Serve the workload; give its records, evictions where they are counted, and the pool."""
-    workload = experiment.load_workload(config)
-    requests = experiment.prepare_requests(config, workload, seed_is_used=True)
+    workload = demand.load_workload(config)
+    requests = demand.prepare_requests(config, workload, seed_is_used=True)
     if not requests:
         raise UsageError(f"workload {config.workload!r} holds no requests; give one that does.")
     if config.cascade:

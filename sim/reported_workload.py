@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from sim import experiment
+from sim import demand, experiment
 from sim.breakeven import FLOOR
 from sim.config import RunConfig, setting_of, settings
 from sim.curves import SHOWN, Curves, ask, measure_curves
@@ -100,7 +100,7 @@ def report_of_workload(
     check_repeatable(plan.config)
     for policy in plan.policies:
         experiment.check(replace(plan.config, policy=policy))
-    workload = experiment.load_workload(plan.config)
+    workload = demand.load_workload(plan.config)
     if not plan.block_sizes:
         plan = replace(plan, block_sizes=_block_sizes(workload))
     with ExitStack() as stack:
@@ -271,7 +271,7 @@ class Reporter:
         )
 
     def _timed(self) -> Workload:
-        requests = experiment.prepare_requests(self.plan.config, self.workload)
+        requests = demand.prepare_requests(self.plan.config, self.workload)
         return replace(self.workload, requests=requests)
 
     def _described(self, block_size: int) -> Mapping[str, Any]:

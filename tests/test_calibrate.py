@@ -17,7 +17,7 @@ from sim.config import RunConfig
 from sim.cost import EagerStepCost, StepCost, load_cost
 from sim.cost_fit import fit_step_cost, relative_errors
 from sim.errors import UsageError
-from sim.experiment import cost_of
+from sim.inputs import cost_of
 from sim.plots.calibration import calibration
 from sim.prove import ModelChoice, make_executor
 

@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sim", "policies", "workloads", "gpu_backend")
 COMPOSERS = (
-    "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.identity", "sim.api",
+    "sim.cli", "sim.__main__", "sim.grid", "sim.experiment", "sim.demand", "sim.inputs",
+    "sim.doubts", "sim.identity", "sim.api",
     "sim.explained", "sim.engines", "sim.verify", "sim.prove", "sim.calibrate", "sim.validate",
     "sim.curves", "sim.backends", "sim.comparison", "sim.processes", "sim.reported",
     "sim.tiering",

@@ -10,7 +10,8 @@ from helpers import SHARED, needs, requests_of
 from sim import validate
 from sim.config import RunConfig
 from sim.errors import UsageError
-from sim.experiment import check, cost_of
+from sim.experiment import check
+from sim.inputs import cost_of
 from sim.operators import OperatorCost
 from sim.types import Sequence
 

@@ -13,7 +13,7 @@ import policies
 from sim import plots
 from sim.config import RunConfig
 from sim.errors import UsageError
-from sim.experiment import overhead_of
+from sim.inputs import overhead_of
 from sim.overhead import compare as comparing
 from sim.overhead.driver import Cell
 from sim.overhead.evictions import measure_evictions

@@ -74,7 +74,7 @@ def test_a_run_in_files_writes_the_same(engine, settings, trace, tmp_path, monke
     for module in ("results", "experiment", "run_files"):
         monkeypatch.setattr(f"sim.{module}.AT_ONCE", 11)
     # The other's workload is kept.
-    monkeypatch.setattr("sim.experiment._load_workload", unkept)
+    monkeypatch.setattr("sim.demand._load_workload", unkept)
     in_files.write(run(config, keep_steps=True))
     in_files.write_tables()
     assert len(in_files.requests()) > 100
@@ -85,7 +85,7 @@ def test_a_run_in_files_writes_the_same(engine, settings, trace, tmp_path, monke
 
 
 def unkept(*key, **options):
-    from sim.experiment import load  # noqa: PLC0415
+    from sim.demand import load  # noqa: PLC0415
 
     return load(key[0], args={}, **options)
 

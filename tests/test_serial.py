@@ -4,7 +4,8 @@ import pytest
 from helpers import make, requests_of
 
 from sim.config import RunConfig
-from sim.experiment import load_workload, run
+from sim.demand import load_workload
+from sim.experiment import run
 from sim.serial import REFUSED, hits_one_at_a_time
 
 

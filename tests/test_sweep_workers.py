@@ -16,8 +16,8 @@ from sweeping import SMALL, TRACE, contents, deadly, grid_over, point, wait_unti
 from sim import backends
 from sim.backends import point as worker
 from sim.backends.local import Processes
+from sim.demand import load_workload
 from sim.errors import UsageError
-from sim.experiment import load_workload
 from sim.grid import missing, sweep
 from sim.store import ResultStore
 from sim.types import Request

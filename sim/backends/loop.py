@@ -14,9 +14,10 @@ from sim.backends.fingerprint import fingerprint
 from sim.backends.modules import sources_of
 from sim.backends.point import Answer, Point, Task
 from sim.config import RunConfig
+from sim.demand import WorkloadKey, read_workload, workload_key
 from sim.errors import UsageError
-from sim.experiment import WorkloadKey, cost_of, overhead_of, read_workload, workload_key
 from sim.identity import digests
+from sim.inputs import cost_of, overhead_of
 from workloads import GENERATORS, to_columns
 
 _ALONE = 2

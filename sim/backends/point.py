@@ -17,8 +17,10 @@ import numpy as np
 from sim.backends.fingerprint import difference
 from sim.backends.modules import Sources, install
 from sim.config import RunConfig
+from sim.demand import load_workload
 from sim.errors import FAILURES, UsageError, told
-from sim.experiment import Inputs, Run, load_workload, run
+from sim.experiment import Run, run
+from sim.inputs import Inputs
 from sim.overhead import OverheadProfile
 from sim.run_files import files_of
 from sim.run_folders import write

@@ -218,7 +218,7 @@ def _is_measured(policy: type[Allocator]) -> bool:
 def _profiles(measured: pd.DataFrame) -> dict[str, str]:
     """Name the profile of what each policy models."""
     from sim.config import RunConfig  # noqa: PLC0415 - keeps --help quick
-    from sim.experiment import overhead_of  # noqa: PLC0415
+    from sim.inputs import overhead_of  # noqa: PLC0415
 
     names = measured["policy"].unique()
     return {name: overhead_of(RunConfig(policy=name, overhead="vllm"))[1] for name in names}

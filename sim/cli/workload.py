@@ -59,7 +59,7 @@ def describe_command(
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """Count lengths, arrivals, sharing, and what an infinite cache would hit."""
-    from sim import experiment  # noqa: PLC0415 - keeps --help quick
+    from sim import demand  # noqa: PLC0415 - keeps --help quick
     from sim.presets import list_presets, load_preset  # noqa: PLC0415
     from workloads import MEANINGS, describe, doubt_about_block_size  # noqa: PLC0415
 
@@ -67,8 +67,8 @@ def describe_command(
         RunConfig(**settings_of(chosen), block_size=size.strip())  # type: ignore[arg-type]
         for size in block_size.split(",")
     ]
-    workload = experiment.load_workload(sizes[0])
-    timed = dataclasses.replace(workload, requests=experiment.prepare_requests(sizes[0], workload))
+    workload = demand.load_workload(sizes[0])
+    timed = dataclasses.replace(workload, requests=demand.prepare_requests(sizes[0], workload))
     gpus = [gpu for name, gpu in list_presets() if name == model]
     bytes_per_token = load_preset(model, *gpus[:1] or ("h100",)).model.kv_bytes_per_token
     rows = [describe(timed, config.block_size) for config in sizes]
@@ -151,13 +151,13 @@ def write_command(
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """Write a workload as a trace; what the form cannot hold is found by reading it back."""
-    from sim import experiment  # noqa: PLC0415 - keeps --help quick
+    from sim import demand  # noqa: PLC0415 - keeps --help quick
     from workloads.write import FORMS, default_block_size, write_trace  # noqa: PLC0415
 
     config = RunConfig(**settings_of(chosen))
     size = _ids_block_size(ids_block_size)
-    workload = experiment.load_workload(config)
-    timed = dataclasses.replace(workload, requests=experiment.prepare_requests(config, workload))
+    workload = demand.load_workload(config)
+    timed = dataclasses.replace(workload, requests=demand.prepare_requests(config, workload))
     warn(workload.warnings)
     warn(write_trace(timed, output, form, trace_block_size=size, key=anonymise))
     note(f"{output} holds {counted(len(timed.requests), 'request')}.")
@@ -192,9 +192,9 @@ def check_command(
     **chosen: Any,  # noqa: ANN401
 ) -> None:
     """List every problem of a trace, with file and line; exit with 1 if there is one."""
-    from sim import experiment  # noqa: PLC0415 - keeps --help quick
+    from sim import demand  # noqa: PLC0415 - keeps --help quick
 
-    found = experiment.check_workload(RunConfig(**settings_of(chosen)))
+    found = demand.check_workload(RunConfig(**settings_of(chosen)))
     warnings = found.workload.warnings if found.workload else ()
     num_requests = len(found.workload.requests) if found.workload else 0
     if as_json:
