@@ -17,10 +17,13 @@ import policies
 from sim.checked import Checked
 from sim.columns import columns_of
 from sim.config import Args, RunConfig
+from sim.demand import check_seed, prepare_requests
+from sim.doubts import doubts_about_run
 from sim.engine import Engine, OnStep
 from sim.engines import Choice
 from sim.errors import UsageError
 from sim.identity import name_of
+from sim.inputs import Inputs, cost_of, load_inputs, num_blocks_of, overhead_of, policy_of
 from sim.mapped import Column, pieces
 from sim.overhead import OverheadProfile
 from sim.overhead.timed import Timed
@@ -43,11 +46,6 @@ from workloads import GENERATORS, Workload, infinite_hit_rate, is_source, taken
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-from sim.demand import check_seed, prepare_requests
-from sim.doubts import doubts_about_run
-from sim.inputs import Inputs, cost_of, load_inputs, num_blocks_of, overhead_of, policy_of
 
 
 @dataclass(frozen=True, slots=True)
