@@ -67,11 +67,15 @@ def _new(results: Path, run_id: str) -> Iterator[Path]:
     make(results)
     try:
         parts = Path(tempfile.mkdtemp(prefix=PART, dir=runs_of(results)))
-        yield parts
-        final = runs_of(results) / run_id
-        if final.exists():
-            shutil.rmtree(final)
-        parts.chmod(0o755)
-        parts.rename(final)
+        try:
+            yield parts
+            final = runs_of(results) / run_id
+            if final.exists():
+                shutil.rmtree(final)
+            parts.chmod(0o755)
+            parts.rename(final)
+        except BaseException:  # an interruption, too
+            shutil.rmtree(parts, ignore_errors=True)
+            raise
     except OSError as error:
         raise unwritable(results, error) from error

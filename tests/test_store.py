@@ -9,6 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from sim import run_folders
+from sim.errors import UsageError
 from sim.joined import join
 
 DIALS = ("prompt=64", "output=4", "num_prefixes=1")
@@ -213,3 +215,9 @@ def test_tables_of_all_runs_are_joined_run_by_run_in_parquet_and_csv(tmp_path):
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), whole)
         pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), whole)
         assert ('"a"' in (tmp_path / "t.csv").read_text()) == (last != "plain")
+
+
+def test_a_run_that_cannot_be_written_whole_leaves_nothing_behind(tmp_path):
+    with pytest.raises(UsageError, match="cannot be written"):
+        run_folders.write_files(tmp_path, "abc", {"requests.parquet": b"1", "no/such": b"2"})
+    assert not [*run_folders.runs_of(tmp_path).iterdir()]

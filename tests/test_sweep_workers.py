@@ -196,3 +196,16 @@ def test_a_bar_shows_what_is_done_and_the_time_left(tmp_path, prefixsim, monkeyp
     assert "0/4" not in err
     assert "3/4" in err
     assert "4/4" in err
+
+
+def test_no_room_for_a_shared_workload_is_one_sentence(monkeypatch):
+    def full(*_args):
+        raise OSError("1000 requested and 0 written")  # as numpy does, without a number
+
+    workers = Processes(1, 1)
+    monkeypatch.setattr(np, "save", full)
+    try:
+        with pytest.raises(UsageError, match=r"0 written\); let TMPDIR name"):
+            workers.share({"lengths": np.zeros(1)})
+    finally:
+        workers.close(broken=False)

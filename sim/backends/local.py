@@ -15,6 +15,7 @@ from joblib.externals.loky import get_reusable_executor
 
 from sim.backends.base import WorkerLostError
 from sim.backends.point import Answer, Task, get_ready, perform
+from sim.errors import UsageError
 from workloads import Columns
 
 _IDLE_S = 300
@@ -58,12 +59,25 @@ class Processes:
         return self._num_processes + 1
 
     def share(self, columns: Columns) -> str:
-        """Write a workload to where all processes map it from."""
+        """Write a workload to where all processes map it from.
+
+        Raises
+        ------
+        UsageError
+            There is no room for it.
+        """
         folder = self._folder / str(self._num_shared)
         self._num_shared += 1
-        folder.mkdir()
-        for name, column in columns.items():
-            np.save(folder / f"{name}.npy", column)
+        try:
+            folder.mkdir()
+            for name, column in columns.items():
+                np.save(folder / f"{name}.npy", column)
+        except OSError as error:  # numpy's own says how much was written, and has no number
+            raise UsageError(
+                f"{self._folder.parent} cannot take a workload for the processes of this sweep"
+                f" ({error.strerror or error}); let TMPDIR name a folder with more room, or give"
+                " --jobs 1."
+            ) from error
         return str(folder)
 
     def submit(self, task: Task, shared: str | None) -> Future[Answer]:
