@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 
 def join(parts: Callable[[], Iterator[pa.Table]], parquet: Path, csv: Path) -> None:
-    """Write tables with the columns of the first, in their order.
+    """Write tables with the columns of the first, in their order, whole or not at all.
 
     Parameters
     ----------
@@ -22,11 +22,18 @@ def join(parts: Callable[[], Iterator[pa.Table]], parquet: Path, csv: Path) -> N
     parquet, csv
         Where to.
     """
+    new = [path.with_name(f".{path.name}.part") for path in (parquet, csv)]
     try:
-        _join(parts(), parquet, csv, quoting="none")
-    except pa.ArrowInvalid:
-        # Some text has a comma or a quotation mark in it; now all texts stand in quotes.
-        _join(parts(), parquet, csv, quoting="needed")
+        try:
+            _join(parts(), *new, quoting="none")
+        except pa.ArrowInvalid:
+            # Some text has a comma or a quotation mark in it; now all texts stand in quotes.
+            _join(parts(), *new, quoting="needed")
+        for path, final in zip(new, (parquet, csv), strict=True):
+            path.replace(final)
+    finally:
+        for path in new:
+            path.unlink(missing_ok=True)
 
 
 def _join(parts: Iterator[pa.Table], parquet: Path, csv: Path, *, quoting: str) -> None:

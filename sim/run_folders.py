@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,8 @@ def write_files(results: Path, run_id: str, files: Mapping[str, bytes]) -> None:
 
 def unwritable(results: Path, error: OSError) -> UsageError:
     """Say that a results folder cannot be written."""
-    return UsageError(f"-o {results} cannot be written ({error.strerror}); name a folder that can.")
+    reason = os.strerror(error.errno) if error.errno else error  # Arrow adds words of its own
+    return UsageError(f"-o {results} cannot be written ({reason}); name a folder that can.")
 
 
 @contextmanager

@@ -122,19 +122,27 @@ def test_a_point_that_always_kills_its_process_is_named_and_no_other(tmp_path, d
     assert list(failures.values()) == [""] * 3
 
 
-def test_a_sweep_broken_off_keeps_what_is_done_and_goes_on(tmp_path, deadly):
+@pytest.mark.parametrize("to_all", [True, False], ids=["ctrl-c", "sigterm"])
+def test_a_sweep_broken_off_keeps_what_is_done_and_goes_on(tmp_path, deadly, to_all):
     settings = [f"--workload-arg={key}={value}" for key, value in SMALL["workload_args"].items()]
     command = [sys.executable, "-m", "sim", "sweep", "-o", "results", "-j", "2", "--policy", deadly]
     command += [*settings, "--policy-arg", "wait=false,true", "--block-size", "8,16"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    (tmp_path / "temporary").mkdir()
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path / "temporary"),
+    }  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         env=environment, start_new_session=True,
     )  # fmt: skip
     runs = tmp_path / "results" / "runs"
     wait_until(lambda: len([*runs.glob("*/run.json")]) == 2, "the points that end")
-    os.killpg(process.pid, signal.SIGINT)
+    if to_all:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.terminate()
     _, err = process.communicate(timeout=120)
+    assert [*(tmp_path / "temporary").glob("prefixsim-*")] == []
     assert process.returncode == 130
     assert "interrupted; results keeps what is done, run the same command to go on." in err
     done = [point(policy=deadly, policy_args={"wait": False}, block_size=size) for size in (8, 16)]

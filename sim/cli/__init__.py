@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
@@ -71,6 +73,9 @@ def _version(
 def main(args: list[str] | None = None) -> NoReturn:
     """Run the command line; a user's mistake is one sentence and exit code 2."""
     forgive_odd_characters()
+    if threading.current_thread() is threading.main_thread():
+        # As Ctrl-C: what runs elsewhere is stopped, and what was made for it goes.
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         app = make_app(next(iter(sys.argv[1:] if args is None else args), None))
         code = typer.main.get_command(app).main(args, prog_name="prefixsim", standalone_mode=False)
@@ -93,6 +98,10 @@ def main(args: list[str] | None = None) -> NoReturn:
         _drop_output()
         sys.exit(2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _explain(error: Any) -> None:  # noqa: ANN401 - typer does not name the type
