@@ -127,10 +127,10 @@ def test_a_sweep_broken_off_keeps_what_is_done_and_goes_on(tmp_path, deadly, to_
     settings = [f"--workload-arg={key}={value}" for key, value in SMALL["workload_args"].items()]
     command = [sys.executable, "-m", "sim", "sweep", "-o", "results", "-j", "2", "--policy", deadly]
     command += [*settings, "--policy-arg", "wait=false,true", "--block-size", "8,16"]
-    (tmp_path / "temporary").mkdir()
-    environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path / "temporary"),
-    }  # fmt: skip
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         env=environment, start_new_session=True,
@@ -142,7 +142,7 @@ def test_a_sweep_broken_off_keeps_what_is_done_and_goes_on(tmp_path, deadly, to_
     else:
         process.terminate()
     _, err = process.communicate(timeout=120)
-    assert [*(tmp_path / "temporary").glob("prefixsim-*")] == []
+    assert [*temporary.glob("prefixsim-*")] == []
     assert process.returncode == 130
     assert "interrupted; results keeps what is done, run the same command to go on." in err
     done = [point(policy=deadly, policy_args={"wait": False}, block_size=size) for size in (8, 16)]
