@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from sim.errors import UsageError
-from sim.in_columns import kv_tokens
+from sim.in_columns import all_kv_tokens
 from sim.types import Request
 
 MAX_BLOCKS = 50_000_000
@@ -53,7 +53,7 @@ def num_usable_blocks(
     """
     text = capacity.strip().lower()
     if text == "infinite":
-        num_blocks = sum(int((-(-some // block_size)).sum()) for some in kv_tokens(requests))
+        num_blocks = sum(int((-(-some // block_size)).sum()) for some in all_kv_tokens(requests))
         num_blocks = num_blocks_to_hold(max(1, num_blocks), len(requests))
         return _checked(capacity, num_blocks, block_size)
     if text == "auto":
@@ -98,7 +98,7 @@ def num_tier_blocks(
     if is_nothing(capacity):
         return 0
     if capacity.strip().lower() == "infinite":
-        return max(1, sum(int((some // block_size).sum()) for some in kv_tokens(requests)))
+        return max(1, sum(int((some // block_size).sum()) for some in all_kv_tokens(requests)))
     num_blocks = _parse(
         option,
         capacity,

@@ -111,7 +111,7 @@ def _places_of_served(recorder: Recorded) -> NDArray[np.int64]:
     served = Column()
     for part in pieces(recorder.num_requests, AT_ONCE):
         columns = recorder.request_columns(part)
-        served.extend(columns.index[[not reason for reason in columns.rejection]])
+        served.extend(columns.index[columns.is_served])
     return served.array
 
 

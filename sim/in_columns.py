@@ -49,8 +49,14 @@ def think_ns_of(requests: Sequence[Request], index: int) -> int | None:
     return None if think_ns < 0 else think_ns
 
 
-def kv_tokens(requests: Sequence[Request]) -> Iterator[Ints]:
-    """Yield how many tokens have KV by the end, of some requests after the other."""
+def kv_tokens(num_prompt_tokens: Ints, num_output_tokens: Ints) -> Ints:
+    """Count the tokens that have KV by the end, see `Request.num_kv_tokens`."""
+    tokens: Ints = num_prompt_tokens + np.maximum(num_output_tokens - 1, 0)
+    return tokens
+
+
+def all_kv_tokens(requests: Sequence[Request]) -> Iterator[Ints]:
+    """Yield `kv_tokens` of some requests after the other."""
     prompt, output = (column(requests, f"num_{what}_tokens") for what in ("prompt", "output"))
     for part in pieces(len(prompt)):
-        yield prompt[part] + np.maximum(output[part] - 1, 0)
+        yield kv_tokens(prompt[part], output[part])

@@ -83,6 +83,11 @@ class RequestColumns:
     num_recomputed_tokens: Ints
     load_ns: Ints
 
+    @property
+    def is_served(self) -> NDArray[np.bool_]:
+        """Which of them were not rejected, shape ``(requests,)``."""
+        return np.array([not reason for reason in self.rejection], dtype=bool)
+
 
 OF_TIERS = ("num_host_tokens", "num_ssd_tokens", "num_recomputed_tokens", "load_ns")
 """Columns of a request that are 0 without tiers below the GPU."""

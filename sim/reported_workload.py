@@ -19,7 +19,7 @@ from sim.curves_rows import RELEASES
 from sim.errors import UsageError
 from sim.grid import Outcome, label, sweep
 from sim.identity import check_repeatable, run_id_of
-from sim.in_columns import kv_tokens
+from sim.in_columns import all_kv_tokens
 from sim.plots.runs import told_apart
 from sim.plots.workload import workload_page
 from sim.presets import load_preset
@@ -138,7 +138,7 @@ class Reporter:
             if curves
             else None
         )
-        largest = max(int(some.max()) for some in kv_tokens(self.workload.requests))
+        largest = max(int(some.max()) for some in all_kv_tokens(self.workload.requests))
         capacities = plan.capacities or _capacities(
             gpu_tokens, facts, largest, max(plan.block_sizes)
         )

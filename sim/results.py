@@ -171,7 +171,7 @@ def _hit_rate_from(first: int, recorder: Recorded) -> float:
     num_before = prompt = cached = 0
     for part in pieces(recorder.num_requests, AT_ONCE):
         columns = recorder.request_columns(part)
-        is_finished = np.array([not reason for reason in columns.rejection], dtype=bool)
+        is_finished = columns.is_served
         counted = slice(max(0, first - num_before), None)
         prompt += int(columns.num_prompt_tokens[is_finished][counted].sum())
         cached += int(columns.num_cached_tokens[is_finished][counted].sum())

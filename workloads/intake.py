@@ -345,10 +345,6 @@ class Intake:
         stop = first + self._count[index]
         return Segments(self._bases.array[first:stop], self._ends.array[first:stop])
 
-    def arrival_of(self, index: int) -> int:
-        """Arrival of a request taken before, ns, as its row says."""
-        return self._arrivals[index]
-
     def replace(self, index: int, content: Segments, num_prompt_tokens: int) -> None:
         """Put another content in the place of a request's."""
         first, count = self._first[index], len(content.bases)

@@ -14,7 +14,7 @@ from sim.fast.keys import key_runs, no_keys
 from sim.fast.record import FastRecord
 from sim.fast.state import Rules, State, is_too_large, make_state
 from sim.in_columns import column, kv_tokens
-from sim.mapped import Column, pieces, zeros
+from sim.mapped import Column, filled, pieces
 from sim.turn_order import NONE
 from sim.types import Request
 
@@ -65,9 +65,7 @@ class FastEngine(EventLoop):
         output = column(self._requests, "num_output_tokens")
         keyed = prompt
         if self._reuse == "all":
-            keyed = zeros(len(prompt))
-            for part, some in zip(pieces(len(prompt)), kv_tokens(self._requests), strict=True):
-                keyed[part] = some
+            keyed = filled(len(prompt), lambda part: kv_tokens(prompt[part], output[part]))
         keys = (
             key_runs(self._requests, keyed, self._rules.block_size)
             if self._rules.caches

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from sim.cost import LinearCost
 from sim.engine import Engine
 from sim.fast.support import make_rules
@@ -202,7 +200,7 @@ def _row(columns: RequestColumns, index: int) -> Line:
 
 def _summary(recorded: Recorded) -> Line:
     columns = recorded.request_columns()
-    served = np.array([not reason for reason in columns.rejection], dtype=bool)
+    served = columns.is_served
     num_cached_tokens = int(columns.num_cached_tokens[served].sum())
     num_prompt_tokens = int(columns.num_prompt_tokens[served].sum())
     ttft_ns = (columns.first_token_ns - columns.arrival_ns)[served].tolist()
